@@ -1,0 +1,1 @@
+"""The wire: messages, codec, subjects, errors. Standard library and msgpack only."""
