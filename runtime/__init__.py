@@ -1,0 +1,1 @@
+"""What every service has: bus, settings, life cycle, roster, logs, metrics."""

@@ -1,0 +1,170 @@
+"""One connection to a NATS server, opened with care and never reopened by itself.
+
+nats-py's own reconnecting gives up for good on some server errors, and keeps waiters of the old
+connection hanging; so it is switched off here, and `runtime.nats_bus` opens a new connection.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import nats.errors
+from nats.aio.client import Client
+
+from runtime.bus import BusCounters
+from runtime.logs import get_logger
+
+log = get_logger("bus")
+
+CONNECT_TIMEOUT_S = 2
+"""Seconds for each step of opening a connection; a broker in reach answers in milliseconds."""
+
+PING_INTERVAL_S = 5
+"""Seconds between pings; with `MAX_OUTSTANDING_PINGS` a dead line is noticed within 15 s."""
+
+MAX_OUTSTANDING_PINGS = 2
+
+LOOK_AGAIN_S = 1.0
+"""Seconds between looks at whether the connection still stands, should nobody have told us."""
+
+WRITE_BUFFER_BYTES = 1 << 20
+"""Bytes that nats-py gathers before it makes the sender wait for the socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class BusAddress:
+    """Where the servers are, with the credentials kept apart so that they are never logged."""
+
+    servers: tuple[str, ...]
+    user: str | None
+    password: str | None
+    token: str | None
+
+    @classmethod
+    def parse(cls, url: str) -> "BusAddress":
+        """Read `nats://[user:password@|token@]host[:port]`, several separated by commas.
+
+        The credentials of the first server count for all; percent escapes in them are resolved.
+
+        Raises:
+            ValueError: a scheme other than nats or tls, no host, or a port that isn't one.
+
+        """
+        parts = [urlsplit(each if "://" in each else f"nats://{each}") for each in url.split(",")]
+        servers = tuple(_bare_url(part) for part in parts)
+        user, password = parts[0].username, parts[0].password
+        if user is not None and password is not None:
+            return cls(servers, unquote(user), unquote(password), None)
+        return cls(servers, None, None, None if user is None else unquote(user))
+
+    def __str__(self) -> str:
+        return ",".join(self.servers)
+
+
+def _bare_url(part: SplitResult) -> str:
+    if part.scheme not in ("nats", "tls") or not part.hostname:
+        raise ValueError("the bus address must look like nats://host:port")
+    host = f"[{part.hostname}]" if ":" in part.hostname else part.hostname
+    return f"{part.scheme}://{host}:{part.port or 4222}"
+
+
+class NatsConnection:
+    """A nats-py client and the moment at which it was lost."""
+
+    def __init__(self, counters: BusCounters) -> None:
+        self.client = Client()
+        self._counters = counters
+        self._ended = asyncio.Event()
+        self._opening_error: Exception | None = None
+        self._is_open = False
+
+    async def open(self, address: BusAddress, name: str) -> None:
+        """Connect and authenticate, with one try.
+
+        Raises:
+            ConnectionError: there was no server, it refused us, or it took too long. Its message
+                is the reason, in a few words, without credentials.
+
+        """
+        try:
+            await self.client.connect(
+                servers=list(address.servers),
+                name=name,
+                user=address.user,
+                password=address.password,
+                token=address.token,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                connect_timeout=CONNECT_TIMEOUT_S,
+                ping_interval=PING_INTERVAL_S,
+                max_outstanding_pings=MAX_OUTSTANDING_PINGS,
+                pending_size=WRITE_BUFFER_BYTES,
+                skip_subject_validation=True,  # ours is stricter, and remembers
+                error_cb=self._on_error,
+                closed_cb=self._on_closed,
+            )
+        except (OSError, TimeoutError, nats.errors.Error) as error:
+            await self.close()
+            cause = self._opening_error or error
+            raise ConnectionError(str(cause) or type(cause).__name__) from error
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        self._is_open = True
+
+    async def wait_lost(self) -> None:
+        """Return when the connection has ended, by whichever side."""
+        while self.client.is_connected:
+            # The callback may come late: on a dead line nats-py first tries to send the rest.
+            try:
+                async with asyncio.timeout(LOOK_AGAIN_S):
+                    await self._ended.wait()
+            except TimeoutError:
+                continue
+
+    async def settle(self) -> None:
+        """Return when the server has read all that was published or subscribed before.
+
+        Two round trips if need be: nats-py writes a PING ahead of what it is still gathering.
+        Must not be cancelled while the connection lives: nats-py's reader breaks on a PONG whose
+        waiter has gone. For the same reason there is no time limit here; pings set one.
+        """
+        forever = 1 << 20
+        if self.client.pending_data_size:
+            await self.client.flush(forever)
+        await self.client.flush(forever)
+
+    async def close(self) -> None:
+        """End the connection; idempotent, bounded in time."""
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await self.client.close()
+        except (OSError, TimeoutError, nats.errors.Error) as error:
+            log.debug("bus_close_failed", error=error)
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        """Give up a dead line: nats-py has no public way, and would wait for it to take bytes."""
+        client: Any = self.client
+        names = ("_reading_task", "_ping_interval_task", "_flusher_task")
+        tasks = [task for name in names if (task := getattr(client, name, None)) is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        writer: asyncio.StreamWriter | None = getattr(client._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
+    async def _on_error(self, error: Exception) -> None:
+        if not self._is_open:
+            self._opening_error = error
+        elif isinstance(error, nats.errors.SlowConsumerError):
+            self._counters.slow_consumer_events += 1
+            log.every(1.0, "slow").warning("bus_slow_consumer", subject=error.subject)
+        else:
+            log.every(1.0, type(error).__name__).warning("bus_error", error=str(error) or type(error).__name__)
+
+    async def _on_closed(self) -> None:
+        self._ended.set()

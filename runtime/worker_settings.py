@@ -1,0 +1,106 @@
+"""Settings of a worker, the same for prefill and decode."""
+
+from dataclasses import dataclass
+
+from runtime import units
+from runtime.service_settings import ServiceSettings
+from runtime.settings import parse_bool, setting
+
+NO_LIMIT = -1
+"""As `local_prefill_tokens`: a decode worker that computes every prompt itself (`both`)."""
+
+DTYPES = ("auto", "bfloat16", "float16", "float32")
+DTYPE_ALIASES = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "half": "float16",
+    "fp32": "float32",
+    "float": "float32",
+}
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings(ServiceSettings):
+    """What a prefill or decode worker is told at start."""
+
+    max_num_seqs: int = setting(
+        units.integer(1, 65536),
+        64,
+        "sequences computed in one step. Raising it raises throughput and the gap between tokens",
+        metavar="N",
+    )
+    max_num_batched_tokens: int = setting(
+        units.integer(16, 1 << 20),
+        512,
+        "tokens computed in one step (prompts go in chunks of this). Raising it speeds prefill and "
+        "lengthens the gap between tokens of streams in the same step",
+        metavar="TOKENS",
+    )
+    gpu_memory_utilization: float = setting(
+        units.fraction(0.0, 1.0),
+        0.9,
+        "share of the device's memory for weights and KV pool; on a CPU of the host's or cgroup's "
+        "memory, divided by the workers on the host, the pool 2 GiB at the most. Raising it leaves "
+        "less to others",
+        metavar="SHARE",
+    )
+    kv_cache_memory_bytes: int | None = setting(
+        units.num_bytes,
+        None,
+        "size of this worker's KV pool, instead of a share of memory. Raising it lets more run at "
+        "once and costs that memory",
+        metavar="SIZE",
+    )
+    enable_prefix_caching: bool = setting(
+        parse_bool,
+        True,
+        "keep finished blocks for prompts that begin alike. Costs nothing but hashing; off gives "
+        "repeatable cold timings",
+    )
+    dtype: str = setting(
+        units.one_of(*DTYPES, aliases=DTYPE_ALIASES),
+        "auto",
+        "number format of weights and KV: auto (the model's), bfloat16, float16, float32. float32 "
+        "costs twice the memory and time",
+        metavar="TYPE",
+    )
+    device: str = setting(units.one_of(*DEVICES), "auto", "auto (cuda if present), cpu or cuda", metavar="DEVICE")
+    host: str = setting(
+        units.text,
+        "127.0.0.1",
+        "address of the status port. Any other than loopback shows status and metrics to the network",
+        metavar="ADDRESS",
+    )
+    status_port: int = setting(
+        units.integer(0, 65535),
+        0,
+        "port of /live /ready /metrics /debug/ledger; 0 takes any free one",
+        metavar="PORT",
+    )
+    worker_id: str = setting(
+        units.text,
+        "",
+        "name of this worker, unique in the deployment; default: made at start",
+        metavar="ID",
+    )
+    num_threads: int = setting(
+        units.integer(0, 4096),
+        0,
+        "compute threads on a CPU; 0 decides: 1 when several workers share the host, else all "
+        "cores. More than cores, over all workers, slows everything",
+        metavar="N",
+    )
+    local_prefill_tokens: int = setting(
+        units.integer(NO_LIMIT, 1 << 24),
+        512,
+        "uncached prompt tokens of one request that a decode worker may compute itself when there "
+        "is no prefill worker; -1 no limit. Raising it lets long prompts stall running streams",
+        metavar="TOKENS",
+    )
+    host_workers: int = setting(
+        units.integer(1, 4096),
+        1,
+        "workers that share this host's memory. Raising it makes each one's pool smaller",
+        metavar="N",
+    )
