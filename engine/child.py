@@ -1,0 +1,158 @@
+"""The engine as a process of its own, seen from io: start it, learn its pool, talk over a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+from engine.api import Command, Report, Shutdown
+from engine.config import EngineConfig
+from engine.pool_memory import PoolMemory
+from engine.port import FrameReader, Started, pack_frame
+
+CLOSE_S = 10.0
+"""How long a closing engine may take for its current step."""
+_READ_BYTES = 1 << 20
+
+
+class EngineStartError(Exception):
+    """The engine ended before it was ready; its own log line says why."""
+
+    def __init__(self, exit_code: int) -> None:
+        """``exit_code`` 2 means a bad setting or model folder: starting again won't help."""
+        super().__init__(f"the engine process ended with exit code {exit_code} before it was ready")
+        self.exit_code = exit_code
+
+
+class ChildPort:
+    """io's side of an engine process. When one of the two ends, the other ends at once."""
+
+    def __init__(self, child: subprocess.Popen[bytes], sock: socket.socket, started: Started, pool: PoolMemory) -> None:
+        """Made by ``start_engine``."""
+        self.started = started
+        self.pool = pool
+        self._child = child
+        self._sock = sock
+        self._reader = FrameReader()
+        self._loop = asyncio.get_running_loop()
+        self._outgoing: asyncio.Queue[Command] = asyncio.Queue()
+        self._closing = False
+        self._writer = self._loop.create_task(self._write())
+        self._on_report: Callable[[Report], None] = lambda report: None
+        self._on_death: Callable[[], None] = lambda: None
+
+    def submit(self, command: Command) -> None:
+        """Queue a command."""
+        self._outgoing.put_nowait(command)
+
+    def listen(self, on_report: Callable[[Report], None], on_death: Callable[[], None]) -> None:
+        """Begin to read reports."""
+        self._on_report, self._on_death = on_report, on_death
+        self._loop.add_reader(self._sock, self._readable)
+
+    async def close(self) -> None:
+        """Let the engine leave after its step; kill it if it doesn't within ``CLOSE_S``."""
+        self._closing = True
+        self.submit(Shutdown())
+        try:
+            await asyncio.wait_for(asyncio.to_thread(self._child.wait), CLOSE_S)
+        except TimeoutError:
+            self._child.kill()
+            await asyncio.to_thread(self._child.wait)
+        self._writer.cancel()
+        await asyncio.gather(self._writer, return_exceptions=True)
+        self._loop.remove_reader(self._sock)
+        self._sock.close()
+        self.pool.close()
+
+    async def _write(self) -> None:
+        while True:
+            command = await self._outgoing.get()
+            try:
+                await self._loop.sock_sendall(self._sock, pack_frame(command))
+            except (BrokenPipeError, ConnectionResetError):
+                return
+
+    def _readable(self) -> None:
+        try:
+            data = self._sock.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._sock)
+            if not self._closing:
+                self._on_death()
+            return
+        for report in self._reader.feed(data):
+            self._on_report(report)
+
+
+async def start_engine(config: EngineConfig, role: str) -> ChildPort:
+    """Start the engine's process and wait until its model is loaded. Raises ``EngineStartError``.
+
+    The child's command line names its service and worker; it dies with this process.
+    """
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "kvferry", "engine", "--role", role, "--fd", str(theirs.fileno())]
+    child = _spawn([*command, "--worker-id", config.worker_id], theirs.fileno())
+    theirs.close()
+    ours.sendall(pack_frame(config))
+    try:
+        started, fd = await asyncio.to_thread(_receive_start, ours)
+    except (EOFError, ConnectionResetError) as error:
+        code = await asyncio.to_thread(child.wait)
+        raise EngineStartError(code) from error
+    except asyncio.CancelledError:
+        child.kill()
+        raise
+    pool = PoolMemory(started.layout, started.ready.num_blocks, fd)
+    ours.setblocking(False)
+    return ChildPort(child, ours, started, pool)
+
+
+def _spawn(command: list[str], fd: int) -> subprocess.Popen[bytes]:
+    """From the main thread: the kernel ends the child with the thread that forked it."""
+    environment = {**os.environ, "KVFERRY_PARENT_PID": str(os.getpid())}
+    return subprocess.Popen(command, pass_fds=(fd,), env=environment)
+
+
+def _receive_start(sock: socket.socket) -> tuple[Started, int]:
+    """The engine's first frame and the pool's file descriptor, which travels beside its first byte."""
+    data, fds, _, _ = socket.recv_fds(sock, 1, 1)
+    if not data:
+        raise EOFError("the engine closed its end")
+    reader = FrameReader()
+    while True:
+        data = sock.recv(_READ_BYTES)
+        if not data:
+            raise EOFError("the engine closed its end")
+        frames = reader.feed(data)
+        if frames:
+            (started,) = frames
+            return started, fds[0]
+
+
+def send_start(sock: socket.socket, started: Started, pool: PoolMemory) -> None:
+    """The engine's side of ``_receive_start``."""
+    socket.send_fds(sock, [b"\0"], [pool.fd])
+    sock.sendall(pack_frame(started))
+
+
+def receive_config(fd: int) -> tuple[socket.socket, EngineConfig]:
+    """The engine's first act: its socket and what it is told."""
+    sock = socket.socket(fileno=fd)
+    reader = FrameReader()
+    while True:
+        data = sock.recv(_READ_BYTES)
+        if not data:
+            raise EOFError("io closed its end before it sent the settings")
+        frames = reader.feed(data)
+        if frames:
+            config: EngineConfig = frames[0]
+            return sock, config

@@ -1,0 +1,24 @@
+"""What an engine process is told when it starts. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Settings of one engine; sizes in bytes, lengths in tokens. 0 or "auto" lets the engine choose."""
+
+    model: str
+    worker_id: str
+    dtype: str = "auto"
+    device: str = "auto"
+    max_model_len: int = 0
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 512
+    gpu_memory_utilization: float = 0.9
+    kv_cache_memory_bytes: int = 0
+    enable_prefix_caching: bool = True
+    host_workers: int = 1
+    num_threads: int = 0
+    log_level: str = "info"

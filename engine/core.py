@@ -1,0 +1,260 @@
+"""The engine: commands in, reports out. One step is: plan, run, apply, emit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from engine.api import (
+    Adopt,
+    Broken,
+    Grant,
+    Prefill,
+    Rejected,
+    Release,
+    Released,
+    Report,
+    Reserve,
+    StopChoice,
+)
+from engine.batcher import Work, build_batch
+from engine.block_pool import BlockPool
+from engine.book import Book
+from engine.intake import NEVER_FITS, Intake
+from engine.kv_cache import copy_block, map_cache
+from engine.landing import Arrivals
+from engine.layout import BLOCK_SIZE
+from engine.plan import Limits, Plan, plan
+from engine.progress import Progress
+from engine.sampler import Row, Sampled, sample
+from engine.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from engine.api import Command, Key, Result
+    from engine.batch import Batch
+    from engine.kv_cache import LayerCache
+    from engine.layout import KVLayout
+    from engine.pool_memory import PoolMemory
+    from engine.request import Task
+
+__all__ = ["Config", "Engine", "EngineSettings", "Model"]
+
+MAX_FAILURES = 3
+"""Failing steps in a row after which the engine gives up: one may be one request's doing, three are not."""
+
+
+class Config(Protocol):
+    """What the engine asks of a model's config."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+
+
+class Model(Protocol):
+    """What the engine asks of a model."""
+
+    @property
+    def config(self) -> Config:
+        """Sizes."""
+
+    @property
+    def layout(self) -> KVLayout:
+        """How its K and V lie in the pool."""
+
+    def forward(
+        self, batch: Batch, cache: Sequence[LayerCache], on_layer: Callable[[], None]
+    ) -> Tensor:
+        """Write the batch's K and V; float32 logits ``[num_rows, vocab_size]`` of ``batch.logit_rows``."""
+
+
+class Engine:
+    """One model on one pool. Not thread-safe: commands and steps come from one loop."""
+
+    def __init__(self, model: Model, memory: PoolMemory, settings: EngineSettings) -> None:
+        """Take over ``memory``, whose layout is the model's."""
+        if model.layout.block_size != BLOCK_SIZE or memory.layout != model.layout:
+            raise ValueError("the pool's memory must have the model's layout")
+        self._model = model
+        self._memory = memory
+        self._cache = map_cache(memory.buffer, model.layout, memory.num_blocks)
+        self._settings = settings
+        self._pool = BlockPool(memory.num_blocks, settings.enable_prefix_caching)
+        self._book = Book(self._pool)
+        self._intake = Intake(self._book, settings, model.config.vocab_size)
+        self._arrivals = Arrivals(self._book, self._intake)
+        self._progress = Progress(self._book, settings.max_model_len, self._copy_block)
+        self._results: list[Result] = []
+        self._failures = 0
+        self._blocked = False
+        self._told_early = False
+
+    # -- commands -------------------------------------------------------------------------------------
+
+    def submit(self, command: Command) -> None:
+        """Obey one command; its answer is in the next report. ``Shutdown`` is the loop's business."""
+        self._blocked = False
+        match command:
+            case Prefill():
+                self._prefill(command)
+            case Reserve():
+                self._results.append(self._arrivals.reserve(command))
+            case Grant():
+                self._results.append(self._arrivals.grant(command))
+            case Adopt():
+                self._results += self._arrivals.adopt(command)
+            case StopChoice():
+                self._stop(command)
+            case Release():
+                self._book.forget(command.key)
+                self._results.append(Released(command.key))
+
+    def has_work(self) -> bool:
+        """Whether ``step`` would do something, beside waiting for a command that makes room."""
+        tasks = self._book.running or self._book.waiting
+        return bool(self._results) or (bool(tasks) and not self._blocked)
+
+    def report(self) -> Report:
+        """Results since the last report, and the load now."""
+        results, self._results = tuple(self._results), []
+        return Report(results, self._book.load())
+
+    def check(self) -> None:
+        """Raise ``BrokenPromise`` unless every block is accounted for: one owner per hold, and the sums hold."""
+        self._book.check()
+
+    def _prefill(self, command: Prefill) -> None:
+        book, key = self._book, command.key
+        if key in book.requests:
+            return
+        refusal = self._intake.never(command)
+        if refusal is not None:
+            self._results.append(refusal)
+            return
+        book.forget(key)  # a reservation of this key gives way to computing it here
+        request = self._intake.prefill(command)
+        book.requests[key] = request
+        if request.trunk is not None:
+            book.wait(request.trunk)
+
+    def _stop(self, command: StopChoice) -> None:
+        self._arrivals.stop(command.key, command.choice)
+        request = self._book.requests.get(command.key)
+        if request is None:
+            return
+        for choice in request.live:
+            if choice.number == command.choice and self._book.end_choice(request, choice):
+                self._results.append(Released(command.key))
+
+    # -- steps ----------------------------------------------------------------------------------------
+
+    def step(self) -> Report:
+        """Compute one batch and report it.
+
+        Returns before computing when a hand-over starts with cached blocks: they can be shipped meanwhile.
+        After an exception in the model or the sampler the keys of that batch are ``Broken``; the third in a
+        row is raised.
+        """
+        decided = self._plan()
+        self._prepare(decided)
+        if self._results and self._tell_early(decided):
+            return self.report()
+        tasks = [self._book.tasks[chunk.age] for chunk in decided.chunks]
+        self._blocked = not (tasks or decided.preempted or decided.outgrown)
+        works = [
+            Work(task.sequence, min(chunk.num_tokens, task.sequence.num_left))
+            for task, chunk in zip(tasks, decided.chunks, strict=True)
+        ]
+        if works:
+            self._book.num_steps += 1
+            try:
+                sampled = self._run(tasks, works)
+            except Exception as error:
+                self._fail(tasks, error)
+            else:
+                self._failures = 0
+                self._apply(tasks, works, sampled)
+        return self.report()
+
+    def _plan(self) -> Plan:
+        book = self._book
+        limits = Limits(
+            self._settings.max_num_seqs,
+            self._settings.max_num_batched_tokens,
+            self._pool.num_blocks,
+            book.spare_blocks() + book.reserved_blocks(),
+        )
+        waiting = (book.waiting_view(task) for task in book.waiting)
+        return plan(waiting, book.running_views(), self._pool.num_available, limits)
+
+    def _prepare(self, decided: Plan) -> None:
+        """End, preempt and start as planned. Reports what hand-overs find computed already."""
+        book = self._book
+        for age in decided.outgrown:
+            if age in book.tasks:
+                self._outgrown(book.tasks[age].request.key)
+        for age in decided.preempted:
+            if age in book.tasks:
+                book.preempt(book.tasks[age])
+        for age in decided.started:
+            task = book.tasks[age]
+            book.start(task)
+            request = task.request
+            if task.choice is None:
+                cached = min(task.sequence.num_computed, len(request.prompt_ids))
+                request.num_cached_tokens = cached
+            self._results += self._progress.report(task)
+
+    def _tell_early(self, decided: Plan) -> bool:
+        """Whether to report now, with nothing computed. Never twice in a row, so that steps go on."""
+        self._told_early = bool(decided.started) and not self._told_early
+        return self._told_early
+
+    def _run(self, tasks: list[Task], works: list[Work]) -> list[list[Sampled]]:
+        """Compute ``works``; returns, for each, the tokens of its ``waiting_choices`` if it completes."""
+        for work in works:
+            copy = work.sequence.make_room(self._pool)
+            if copy is not None:
+                self._copy_block(*copy)
+        groups = len(self._model.layout.groups)
+        batch = build_batch(works, groups, self._cache[0].k.device)
+        logits = self._model.forward(batch, self._cache, self._memory.count_layer)
+        rows: list[Row] = []
+        counts: list[int] = []
+        logits_row = 0
+        for task, work in zip(tasks, works, strict=True):
+            choices = task.waiting_choices() if work.completes else []
+            request = task.request
+            rows += [
+                Row(logits_row, c.number, request.sampling, request.prompt_ids, c.output)
+                for c in choices
+            ]
+            counts.append(len(choices))
+            logits_row += work.completes
+        tokens = iter(sample(logits.cpu().numpy(), rows) if rows else ())
+        return [[next(tokens) for _ in range(count)] for count in counts]
+
+    def _apply(self, tasks: list[Task], works: list[Work], sampled: list[list[Sampled]]) -> None:
+        for task, work, tokens in zip(tasks, works, sampled, strict=True):
+            self._results += self._progress.apply(task, work.num_tokens, tokens)
+
+    def _fail(self, tasks: list[Task], error: Exception) -> None:
+        self._failures += 1
+        if self._failures >= MAX_FAILURES:
+            raise error
+        message = f"{type(error).__name__}: {error}"
+        for key in dict.fromkeys(task.request.key for task in tasks):
+            self._book.forget(key)
+            self._results.append(Broken(key, message))
+
+    def _outgrown(self, key: Key) -> None:
+        self._book.forget(key)
+        total = self._pool.num_blocks
+        message = f"the answer has outgrown the whole pool of {total} blocks"
+        self._results.append(Rejected(key, NEVER_FITS, message))
+
+    def _copy_block(self, source: int, copy: int) -> None:
+        copy_block(self._cache, source, copy)

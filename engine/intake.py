@@ -1,0 +1,96 @@
+"""From commands to requests: what can't be served is said here, before anything is held."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.admission import demand
+from engine.api import Adopt, Grant, Prefill, Rejected, Reserve
+from engine.request import Choice, Request, Task
+from engine.sequence import Sequence
+from protocol.block_hash import root_hash
+
+if TYPE_CHECKING:
+    from engine.book import Book
+    from engine.settings import EngineSettings
+
+BAD_REQUEST, TOO_LONG = "bad_request", "context_length_exceeded"
+NEVER_FITS, NO_SPACE = "never_fits", "no_space"
+"""Codes of ``protocol.errors``, which the engine may not import."""
+
+
+class Intake:
+    """Checks commands against one engine's limits, and makes requests of them."""
+
+    def __init__(self, book: Book, settings: EngineSettings, vocab_size: int) -> None:
+        """``vocab_size``: ids are below it."""
+        self._book = book
+        self._settings = settings
+        self._vocab_size = vocab_size
+
+    def never(self, command: Prefill | Reserve | Grant) -> Rejected | None:
+        """Why this engine can never serve the command, or None."""
+        if isinstance(command, Prefill):
+            fault = self.fault(command)
+            if fault:
+                return Rejected(command.key, BAD_REQUEST, fault)
+            num_prompt_tokens = len(command.prompt_ids)
+            tail_lens = tuple(len(tail.token_ids) for tail in command.tails)
+            max_tokens, hand_over = command.sampling.max_tokens, command.hand_over
+        else:
+            if not command.tail_lens or command.num_prompt_tokens < 1:
+                return Rejected(command.key, BAD_REQUEST, "a request needs a prompt and a choice")
+            num_prompt_tokens, tail_lens = command.num_prompt_tokens, command.tail_lens
+            max_tokens, hand_over = command.max_tokens, False
+        longest = num_prompt_tokens + max(tail_lens)
+        if longest >= self._settings.max_model_len:
+            limit = self._settings.max_model_len
+            text = f"{longest} tokens leave no room for an answer within {limit}"
+            return Rejected(command.key, TOO_LONG, text)
+        wanted = demand(num_prompt_tokens, tail_lens, max_tokens)
+        least, total = wanted.tied if hand_over else wanted.least, self._book.pool.num_blocks
+        if least > total:
+            return Rejected(command.key, NEVER_FITS, f"needs {least} blocks, the pool has {total}")
+        return None
+
+    def fault(self, command: Prefill | Adopt) -> str:
+        """What is wrong with the tokens, choices or sampling; "" if nothing."""
+        numbers = [tail.choice for tail in command.tails]
+        if not command.prompt_ids or len(set(numbers)) != len(numbers) or not numbers:
+            return "a request needs a prompt and at least one choice, each with a number of its own"
+        ids = [command.prompt_ids, *(tail.token_ids for tail in command.tails if tail.token_ids)]
+        if any(min(part) < 0 or max(part) >= self._vocab_size for part in ids):
+            return f"token ids go from 0 to {self._vocab_size - 1}"
+        if any(len(tail.token_ids) >= command.sampling.max_tokens for tail in command.tails):
+            return "a choice has all its tokens already"
+        bias = [token for token, _ in command.sampling.logit_bias]
+        if bias and (min(bias) < 0 or max(bias) >= self._vocab_size):
+            return f"logit_bias has ids outside 0 to {self._vocab_size - 1}"
+        return ""
+
+    def request(self, command: Prefill | Adopt) -> Request:
+        """A request with its choices, and no task yet. Ages are in order: trunk, then choices."""
+        salt, settings = command.cache_salt, self._settings
+        age = self._book.take_ages(len(command.tails) + 1)
+        choices = tuple(
+            Choice(tail.choice, age + i, list(tail.token_ids), len(tail.token_ids))
+            for i, tail in enumerate(command.tails, start=1)
+        )
+        return Request(
+            command.key,
+            command.prompt_ids,
+            command.sampling,
+            root_hash(settings.weights, settings.kv_dtype, salt=salt),
+            choices,
+        )
+
+    def prefill(self, command: Prefill) -> Request:
+        """A request whose trunk waits to be computed."""
+        request = self.request(command)
+        request.hand_over = command.hand_over
+        tokens = list(command.prompt_ids)
+        if len(request.choices) == 1:
+            tokens += request.choices[0].output
+        trunk = Sequence(request.choices[0].age - 1, tokens, request.root)
+        request.trunk = Task(request, None, trunk, len(tokens))
+        return request

@@ -1,0 +1,180 @@
+"""The Llama family's forward pass over a paged cache: Llama, SmolLM, Mistral, Qwen2, Qwen3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.errors import ModelError
+from engine.layout import CacheGroup, KVLayout
+from engine.linear import Head, Linear
+from engine.model_config import ModelConfig, read_model_config
+from engine.rope import rope_tables
+from engine.weights import Weights, open_weights
+from kvferry_kernels import ops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from engine.batch import Batch
+    from engine.kv_cache import LayerCache
+
+CPU_DTYPES = ("bfloat16", "float32")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One decoder layer's weights. Norms are ``[hidden_size]``, head norms ``[head_dim]`` or None."""
+
+    input_norm: Tensor
+    qkv: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    output: Linear
+    mlp_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+class LlamaModel:
+    """A model of the Llama family, loaded from a folder.
+
+    ``config``, ``layout`` (of its cache), ``max_model_len`` in tokens, ``weight_bytes`` as computed with,
+    ``numerics``: equal on two workers if they compute the same bits.
+    """
+
+    def __init__(self, folder: Path, dtype: str, device: str = "cpu", *, max_model_len: int | None = None) -> None:
+        """Load ``folder``; ModelError if it can't be served.
+
+        ``dtype`` is "float32", "bfloat16", "float16" (GPU only) or "auto", the folder's own.
+        """
+        self.config = config = read_model_config(folder)
+        self.max_model_len = _model_len(config, max_model_len)
+        name = _dtype_name(dtype, config, device)
+        self._dtype: torch.dtype = getattr(torch, name)
+        self._device = torch.device(device)
+        group = CacheGroup(tuple(range(config.num_layers)), config.num_kv_heads, config.head_dim)
+        self.layout = KVLayout((group,), name)
+        self.numerics = f"{ops.variant(device)};torch-{torch.__version__};{name}"
+        self._scale = config.head_dim**-0.5
+        tables = rope_tables(config.rope, config.head_dim, self.max_model_len)
+        self._cos, self._sin = (table.to(self._device) for table in tables)
+        self._load(open_weights(folder))
+
+    def forward(self, batch: Batch, cache: Sequence[LayerCache], on_layer: Callable[[], None]) -> Tensor:
+        """Write the batch's K and V into ``cache`` (by layer) and return logits.
+
+        Float32 ``[num_rows, vocab_size]`` for ``batch.logit_rows``. ``on_layer`` is called after each
+        layer. The residual stream is float32 in every dtype: measured on the default model in bfloat16,
+        that and unrounded logits bring the output distribution four times nearer to float32's (KL).
+        """
+        eps = self.config.norm_eps
+        hidden = functional.embedding(batch.token_ids, self._embedding)
+        residual = hidden.float()
+        hidden = ops.rms_norm(hidden, self._layers[0].input_norm, eps)
+        norms = [layer.input_norm for layer in self._layers[1:]]
+        for layer, layer_cache, norm in zip(self._layers, cache, [*norms, None], strict=True):
+            hidden = layer.output(self._attend(layer, hidden, batch, layer_cache))
+            hidden = ops.rms_norm(hidden, layer.mlp_norm, eps, residual)
+            hidden = layer.down(ops.silu_and_mul(layer.gate_up(hidden)))
+            if norm is not None:
+                hidden = ops.rms_norm(hidden, norm, eps, residual)
+            on_layer()
+        rows = batch.logit_rows
+        hidden = ops.rms_norm(hidden[rows], self._final_norm, eps, residual[rows])
+        return self._head(hidden)
+
+    def _attend(self, layer: Layer, hidden: Tensor, batch: Batch, cache: LayerCache) -> Tensor:
+        group = batch.groups[0]
+        query = ops.rope_and_cache(
+            layer.qkv(hidden),
+            batch.positions,
+            self._cos,
+            self._sin,
+            group.slots,
+            cache.k,
+            cache.v,
+            layer.q_norm,
+            layer.k_norm,
+            self.config.norm_eps,
+        )
+        mixed = ops.paged_attention(
+            query,
+            cache.k,
+            cache.v,
+            group.block_tables,
+            batch.query_starts,
+            batch.context_lens,
+            self._scale,
+        )
+        return mixed.flatten(1)
+
+    def _load(self, weights: Weights) -> None:
+        config = self.config
+        vocab, hidden = config.vocab_size, config.hidden_size
+        self._embedding = self._place(weights.take("model.embed_tokens.weight", vocab, hidden))
+        self._final_norm = self._place(weights.take("model.norm.weight", hidden))
+        head = self._embedding
+        if not config.tied_embeddings:
+            head = self._place(weights.take("lm_head.weight", vocab, hidden))
+        self._head = Head(head)
+        self._layers = [self._load_layer(weights, i) for i in range(config.num_layers)]
+        linears = [m for x in self._layers for m in (x.qkv, x.output, x.gate_up, x.down)]
+        embedding_bytes = self._embedding.numel() * self._embedding.element_size()
+        self.weight_bytes = embedding_bytes + self._head.weight_bytes
+        self.weight_bytes += sum(linear.weight_bytes for linear in linears)
+
+    def _load_layer(self, weights: Weights, index: int) -> Layer:
+        config = self.config
+        hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
+        queries, keys = config.num_heads * dim, config.num_kv_heads * dim
+        prefix = f"model.layers.{index}."
+
+        def vector(name: str, size: int) -> Tensor:
+            return self._place(weights.take(f"{prefix}{name}.weight", size))
+
+        def linear(inputs: int, bias: bool, parts: dict[str, int]) -> Linear:
+            names = [(f"{prefix}{name}_proj", size) for name, size in parts.items()]
+            matrices = [weights.take(f"{name}.weight", size, inputs) for name, size in names]
+            biases = [weights.take(f"{name}.bias", size) for name, size in names] if bias else []
+            joined = self._place(torch.cat(biases)) if biases else None
+            return Linear(self._place(torch.cat(matrices)), joined)
+
+        attention = {"self_attn.q": queries, "self_attn.k": keys, "self_attn.v": keys}
+        return Layer(
+            input_norm=vector("input_layernorm", hidden),
+            qkv=linear(hidden, config.qkv_bias, attention),
+            q_norm=vector("self_attn.q_norm", dim) if config.head_norm else None,
+            k_norm=vector("self_attn.k_norm", dim) if config.head_norm else None,
+            output=linear(queries, config.output_bias, {"self_attn.o": hidden}),
+            mlp_norm=vector("post_attention_layernorm", hidden),
+            gate_up=linear(hidden, config.mlp_bias, {"mlp.gate": inner, "mlp.up": inner}),
+            down=linear(inner, config.mlp_bias, {"mlp.down": hidden}),
+        )
+
+    def _place(self, tensor: Tensor) -> Tensor:
+        return tensor.to(device=self._device, dtype=self._dtype)
+
+
+def _model_len(config: ModelConfig, asked: int | None) -> int:
+    if asked is None:
+        return config.max_len
+    if not 1 <= asked <= config.max_len:
+        raise ModelError(f"max model length {asked} is not in 1 to {config.max_len}, the model's own")
+    return asked
+
+
+def _dtype_name(asked: str, config: ModelConfig, device: str) -> str:
+    """Resolve "auto": the folder's dtype, with bfloat16 for float16 on a CPU."""
+    on_cpu = device == "cpu"
+    name = config.dtype if asked == "auto" else asked
+    if on_cpu and asked == "auto" and name == "float16":
+        name = "bfloat16"
+    if name not in (CPU_DTYPES if on_cpu else (*CPU_DTYPES, "float16")):
+        raise ModelError(f"dtype {name} isn't built on {device} (built: {', '.join(CPU_DTYPES)})")
+    return name

@@ -1,0 +1,82 @@
+"""The pool's bytes, shared by a worker's engine and io process: one anonymous file, mapped by both.
+
+Page 0 holds the progress counter; block contents follow. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.layout import KVLayout
+
+HEADER_BYTES = mmap.PAGESIZE
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBytes:
+    """One layer's blocks as bytes: ``k`` and ``v`` are ``[num_blocks, kv_heads, bytes_per_head]``."""
+
+    k: Bytes
+    v: Bytes
+
+
+class PoolMemory:
+    """``num_blocks`` blocks of a layout, in memory that another process can map by its file descriptor."""
+
+    def __init__(self, layout: KVLayout, num_blocks: int, fd: int | None = None) -> None:
+        """Make the memory, or map what ``fd`` names (a descriptor made by another ``PoolMemory``)."""
+        self.layout = layout
+        self.num_blocks = num_blocks
+        size = HEADER_BYTES + layout.block_bytes * num_blocks
+        if fd is None:
+            fd = os.memfd_create("kvferry-pool")
+            os.ftruncate(fd, size)
+        elif os.fstat(fd).st_size != size:
+            raise ValueError(f"pool file has {os.fstat(fd).st_size} bytes, layout needs {size}")
+        self.fd = fd
+        self._map = mmap.mmap(fd, size)
+        self._progress = np.frombuffer(self._map, dtype=np.uint64, count=1)
+
+    @property
+    def buffer(self) -> memoryview:
+        """The blocks' bytes, writable."""
+        return memoryview(self._map)[HEADER_BYTES:]
+
+    @property
+    def progress(self) -> int:
+        """Layers computed since start; moves while the engine makes progress."""
+        return int(self._progress[0])
+
+    def count_layer(self) -> None:
+        """One more layer is done. Only the engine calls this."""
+        self._progress[0] += 1
+
+    def layers(self, group: int) -> list[LayerBytes]:
+        """Byte views of a group's layers, in the group's order."""
+        raw = np.frombuffer(self._map, dtype=np.uint8, offset=HEADER_BYTES)
+        start = sum(
+            self.layout.layer_block_bytes(i) * len(g.layers) * self.num_blocks
+            for i, g in enumerate(self.layout.groups[:group])
+        )
+        heads = self.layout.groups[group].num_kv_heads
+        half = self.layout.half_bytes(group)
+        shape = (self.num_blocks, heads, half // heads)
+        views: list[LayerBytes] = []
+        for _ in self.layout.groups[group].layers:
+            middle, end = start + half * self.num_blocks, start + 2 * half * self.num_blocks
+            views.append(LayerBytes(raw[start:middle].reshape(shape), raw[middle:end].reshape(shape)))
+            start = end
+        return views
+
+    def close(self) -> None:
+        """Drop the descriptor; the mapping ends with the process or with its last view."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1

@@ -1,0 +1,121 @@
+"""The engine half of a worker as a process: load the model, size the pool, run the loop."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine.api import Ready
+from engine.child import receive_config, send_start
+from engine.config import EngineConfig
+from engine.core import Engine, EngineSettings
+from engine.errors import ModelError
+from engine.llama import LlamaModel
+from engine.loop import run_loop
+from engine.memory import kv_budget_bytes
+from engine.pool_memory import PoolMemory
+from engine.port import SocketCommands, Started
+from engine.weights import weights_fingerprint
+
+BAD_SETTINGS = 2
+"""Exit code when starting again wouldn't help."""
+
+log = logging.getLogger("engine")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """A model with its pool, ready to run."""
+
+    engine: Engine
+    pool: PoolMemory
+    started: Started
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run until io asks to leave or is gone; return the exit code."""
+    parser = argparse.ArgumentParser(prog="kvferry engine")
+    parser.add_argument("--role", required=True)
+    parser.add_argument("--worker-id", required=True)
+    parser.add_argument("--fd", type=int, required=True)
+    sock, config = receive_config(parser.parse_args(argv).fd)
+    try:
+        loaded = load_engine(config)
+    except ModelError as error:
+        sys.stderr.write(f"{config.worker_id}: {error}\n")
+        return BAD_SETTINGS
+    send_start(sock, loaded.started, loaded.pool)
+    commands = SocketCommands(sock)
+    try:
+        run_loop(loaded.engine, commands.next_command, commands.emit)
+    except BrokenPipeError:
+        return 0  # io is gone, and so is whoever could have asked for more
+    return 0
+
+
+def load_engine(config: EngineConfig) -> LoadedEngine:
+    """Load the model and make its pool. Raises ``ModelError`` for what can't be served."""
+    torch.set_num_threads(num_threads(config))
+    device = _device(config.device)
+    folder = Path(config.model)
+    model = LlamaModel(folder, config.dtype, device, max_model_len=config.max_model_len or None)
+    for warning in model.config.warnings:
+        log.warning("model_warning reason=%s", warning)
+    budget = kv_budget_bytes(
+        model.weight_bytes,
+        config.gpu_memory_utilization,
+        config.kv_cache_memory_bytes or None,
+        config.host_workers,
+        device,
+    )
+    num_blocks = budget // model.layout.block_bytes
+    needed = model.layout.num_blocks(model.max_model_len)
+    if num_blocks < 1:
+        raise ModelError(
+            f"a KV pool of {budget} bytes holds no block of {model.layout.block_bytes} bytes: "
+            "raise --kv-cache-memory-bytes"
+        )
+    longest = min(model.max_model_len, num_blocks * model.layout.block_size)
+    if num_blocks < needed:
+        log.warning(
+            "context_shortened max_model_len=%d reason=pool holds %d blocks, %d are needed for %d tokens",
+            longest,
+            num_blocks,
+            needed,
+            model.max_model_len,
+        )
+    pool = PoolMemory(model.layout, num_blocks)
+    weights = weights_fingerprint(folder)
+    settings = EngineSettings(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=longest,
+        enable_prefix_caching=config.enable_prefix_caching,
+        weights=weights,
+        kv_dtype=model.layout.dtype,
+    )
+    ready = Ready(num_blocks, longest, model.weight_bytes, weights, model.numerics)
+    return LoadedEngine(Engine(model, pool, settings), pool, Started(ready, model.layout, folder.name))
+
+
+def num_threads(config: EngineConfig) -> int:
+    """Compute threads: one when workers share the host, since spinning threads slow each other down."""
+    if config.num_threads:
+        return config.num_threads
+    cores = len(os.sched_getaffinity(0))
+    return max(1, cores // config.host_workers)
+
+
+def _device(asked: str) -> str:
+    if asked == "auto":
+        return "cpu"
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise ModelError("--device cuda: torch finds no CUDA device here")
+    return asked

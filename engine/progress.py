@@ -1,0 +1,133 @@
+"""What follows from a computed step: tokens for choices, forks, hand-over reports, ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.api import Computed, NewTokens, Released, Result
+from engine.layout import BLOCK_SIZE
+from engine.request import Task
+from engine.sequence import blocks_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from engine.book import Book
+    from engine.request import Choice
+    from engine.sampler import Sampled
+
+NOT_HERE = -1
+"""``num_cached_tokens`` of a choice whose prompt was computed elsewhere, and ``choice`` of a trunk."""
+
+
+class Progress:
+    """Applies computed chunks and sampled tokens to one engine's books."""
+
+    def __init__(
+        self, book: Book, max_model_len: int, copy_block: Callable[[int, int], None]
+    ) -> None:
+        """``copy_block(source, copy)`` copies a block's content in every layer."""
+        self._book = book
+        self._max_model_len = max_model_len
+        self._copy_block = copy_block
+
+    def apply(self, task: Task, num_tokens: int, sampled: list[Sampled]) -> list[Result]:
+        """``num_tokens`` of a task are computed; ``sampled`` is for its ``waiting_choices``, if that completed it."""
+        self._book.advance(task, num_tokens)
+        if task.sequence.num_left:
+            return self.report(task)
+        results = self.report(task)
+        request, choices = task.request, task.waiting_choices()
+        for choice, token in zip(choices, sampled, strict=True):
+            results.append(self._take_token(task, choice, token))
+        ended = [choice for choice in choices if choice.ended]
+        if task.choice is None:
+            self._branch_out(task)
+        elif request.hand_over and not task.choice.ended:
+            self._book.retire(task)
+        over = [self._book.end_choice(request, choice) for choice in ended]
+        if any(over):
+            results.append(Released(request.key))
+        return results
+
+    def report(self, task: Task) -> list[Result]:
+        """What of a hand-over's task is final and not reported yet, in whole blocks until its end."""
+        request, sequence = task.request, task.sequence
+        if not request.hand_over:
+            return []
+        last = sequence.num_left == 0
+        num_tokens = sequence.num_computed
+        if not last:
+            num_tokens -= num_tokens % BLOCK_SIZE
+        first = request.branch_start if task.choice else 0
+        if num_tokens <= max(task.num_reported, first * BLOCK_SIZE):
+            return []
+        task.num_reported = num_tokens
+        number = task.choice.number if task.choice else NOT_HERE
+        blocks = tuple(sequence.blocks[first : blocks_for(num_tokens)])
+        return [Computed(request.key, number, first * BLOCK_SIZE, num_tokens, blocks, last)]
+
+    def _take_token(self, task: Task, choice: Choice, token: Sampled) -> NewTokens:
+        """Add a sampled token to its choice; marks it ended if it is the last one."""
+        self._book.tokens_made += 1
+        request = task.request
+        index = len(choice.output)
+        choice.output.append(token.token_id)
+        if task.choice is not None:
+            task.sequence.token_ids.append(token.token_id)
+        reason, stop_token = request.ending(choice, self._max_model_len)
+        choice.ended = bool(reason)
+        return NewTokens(
+            request.key,
+            choice.number,
+            index,
+            (token.token_id,),
+            (token.logprob,) if token.logprob is not None else (),
+            reason,
+            stop_token,
+            NOT_HERE if request.granted is not None else request.num_cached_tokens,
+        )
+
+    def _branch_out(self, trunk: Task) -> None:
+        """The trunk is complete: choices with a branch fork to compute it, others to decode on."""
+        book, request = self._book, trunk.request
+        for choice in request.live:
+            if request.branches(choice):
+                self._fork_branch(trunk, choice)
+            elif not request.hand_over:
+                tokens = [*request.prompt_ids, *choice.output]
+                self._fork(trunk, choice, len(trunk.sequence.blocks), tokens, num_prefill=0)
+        if request.hand_over:
+            book.retire(trunk)
+        else:
+            request.trunk = None
+            book.quit(trunk)
+
+    def _fork_branch(self, trunk: Task, choice: Choice) -> None:
+        """Share the trunk's full blocks; the tail goes into the branch's, or into cached ones where there are."""
+        book, pool, request = self._book, self._book.pool, trunk.request
+        tokens = [*request.prompt_ids, *choice.output]
+        first = request.branch_start
+        task = self._fork(trunk, choice, first, tokens, num_prefill=len(tokens))
+        sequence, branch = task.sequence, choice.branch
+        cached = sequence.find_cached(pool, first)
+        for block in cached:
+            pool.hold(block)
+        for block in reversed(branch[: len(cached)]):
+            pool.drop(block)
+        sequence.blocks += cached + branch[len(cached) :]
+        choice.branch = []
+        if cached:
+            sequence.num_computed = (first + len(cached)) * BLOCK_SIZE
+            sequence.num_named = first + len(cached)
+            book.prompt_tokens_cached += sequence.num_computed - len(request.prompt_ids)
+        elif len(request.prompt_ids) % BLOCK_SIZE:
+            self._copy_block(trunk.sequence.blocks[first], branch[0])
+
+    def _fork(
+        self, trunk: Task, choice: Choice, num_blocks: int, tokens: list[int], num_prefill: int
+    ) -> Task:
+        sequence = trunk.sequence.fork(self._book.pool, choice.age, num_blocks, tokens)
+        choice.task = Task(trunk.request, choice, sequence, num_prefill)
+        self._book.run(choice.task)
+        return choice.task

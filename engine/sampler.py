@@ -1,0 +1,131 @@
+"""The next token of each row: a function of that row's logits, its request and its own tokens alone.
+
+Rows never meet: whatever batch a row is in, and whatever threads run, its token is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import EngineError
+from engine.logprobs import token_logprob
+from engine.penalties import adjust_logits, changes_logits
+from engine.philox import uniform
+from engine.ranking import highest
+from protocol.sampling import NO_LOGPROBS
+
+if TYPE_CHECKING:
+    from protocol.sampling import Sampling, TokenLogprob
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
+
+
+class SamplingError(EngineError):
+    """Logits from which no token can be chosen: not a number, or nothing but minus infinity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One choice that needs a token, from row ``logits_row`` of the step's logits."""
+
+    logits_row: int
+    choice: int
+    sampling: Sampling
+    prompt_ids: Sequence[int]
+    output_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A chosen token and, if the request wants them, log probabilities."""
+
+    token_id: int
+    logprob: TokenLogprob | None
+
+
+def sample(logits: Floats, rows: Sequence[Row]) -> list[Sampled]:
+    """Choose a token for each of ``rows`` from ``logits`` ``[num_logits_rows, vocab]``, which stay as they are.
+
+    Raises ``SamplingError`` if a row has no token to choose.
+    """
+    likeliest = np.argmax(logits, axis=1).tolist()  # numpy gives the first of equal maxima
+    return [_sample_row(logits[row.logits_row], likeliest[row.logits_row], row) for row in rows]
+
+
+def _sample_row(logits: Floats, likeliest: int, row: Row) -> Sampled:
+    sampling = row.sampling
+    if not np.isfinite(logits[likeliest]):
+        raise SamplingError("the model's logits hold no finite maximum")
+    adjusted = logits
+    if changes_logits(sampling, len(row.output_ids)):
+        adjusted = logits.copy()
+        adjust_logits(adjusted, sampling, row.prompt_ids, row.output_ids)
+        likeliest = int(np.argmax(adjusted))
+        if not np.isfinite(adjusted[likeliest]):
+            raise SamplingError("bias and penalties leave no token to choose")
+    token = likeliest
+    if sampling.temperature > 0 and sampling.top_k != 1:
+        number = uniform(sampling.seed, row.choice, len(row.output_ids))
+        token = draw(adjusted, float(adjusted[likeliest]), sampling, number)
+    if sampling.logprobs == NO_LOGPROBS:
+        return Sampled(token, None)
+    return Sampled(token, token_logprob(logits, token, sampling.logprobs))
+
+
+def draw(logits: Floats, peak: float, sampling: Sampling, number: float) -> int:
+    """Draw from one row ``[vocab]`` whose maximum is ``peak``, with ``number`` in (0, 1]. All in float64.
+
+    1. Weights are ``exp((logit - peak) / temperature)``.
+    2. Order ids by weight, highest first, equal ones by id. top_k keeps the first k; top_p of those the
+       shortest beginning whose weights reach ``top_p`` times the sum of all that top_k kept; min_p of
+       those the ones of at least ``min_p`` times the highest weight (which is 1).
+    3. Sum up the kept weights in id order, one after another; the token is the first id whose sum reaches
+       ``number`` times the last sum.
+    """
+    weights = np.exp((logits.astype(np.float64) - peak) / sampling.temperature)
+    kept: Ids | None = None
+    if 0 < sampling.top_k < len(weights):
+        kept = highest(weights, sampling.top_k)
+    if sampling.top_p < 1.0:
+        kept = _top_p(weights, kept, sampling.top_p)
+    if sampling.min_p > 0.0:
+        candidates = np.arange(len(weights)) if kept is None else kept
+        kept = candidates[weights[candidates] >= sampling.min_p]
+    if kept is None:
+        return _first_reaching(weights, number)
+    kept = np.sort(kept)
+    return int(kept[_first_reaching(weights[kept], number)])
+
+
+def _first_reaching(weights: Doubles, share: float) -> int:
+    """First index whose running sum reaches ``share`` of the last sum."""
+    sums = np.cumsum(weights)
+    return int(np.searchsorted(sums, share * sums[-1]))
+
+
+def _top_p(weights: Doubles, candidates: Ids | None, top_p: float) -> Ids:
+    """The shortest beginning of the ranked ``candidates`` (None: all ids) that holds ``top_p`` of their weight.
+
+    Ids so light that all of them together weigh less than half of what is cut off aren't ranked at all.
+    """
+    if candidates is None:
+        total = float(np.sum(weights))
+        candidates = np.flatnonzero(weights >= (1.0 - top_p) * total / (2 * len(weights)))
+    else:
+        total = float(np.sum(weights[candidates]))
+        candidates = np.sort(candidates)
+    eligible = weights[candidates]
+    ranked = np.sort(eligible)[::-1]
+    last = min(int(np.searchsorted(np.cumsum(ranked), top_p * total)), len(ranked) - 1)
+    above = eligible > ranked[last]
+    num_equal = last + 1 - int(np.count_nonzero(above))
+    above[np.flatnonzero(eligible == ranked[last])[:num_equal]] = True
+    kept: Ids = candidates[above]
+    return kept

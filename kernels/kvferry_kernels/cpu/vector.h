@@ -1,0 +1,149 @@
+/* Vectors of floats, as wide as the instruction set this file is compiled for has them.
+ *
+ * The sources of this folder are compiled once per instruction set, and the library that fits the machine is
+ * chosen when it is loaded. All arithmetic is in float; bfloat16 is converted at loads and stores. */
+
+#ifndef KVFERRY_VECTOR_H
+#define KVFERRY_VECTOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#define WIDTH 16
+#define MANY_REGISTERS 1
+#elif defined(__AVX2__)
+#define WIDTH 8
+#define MANY_REGISTERS 0
+#else
+#define WIDTH 4
+#if defined(__aarch64__)
+#define MANY_REGISTERS 1
+#else
+#define MANY_REGISTERS 0
+#endif
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define API __attribute__((visibility("default")))
+#define UNROLL _Pragma("GCC unroll 16")
+
+typedef float vec __attribute__((vector_size(4 * WIDTH)));
+typedef int32_t ivec __attribute__((vector_size(4 * WIDTH)));
+typedef uint32_t uvec __attribute__((vector_size(4 * WIDTH)));
+typedef uint16_t hvec __attribute__((vector_size(2 * WIDTH)));
+
+INLINE vec all(float x) { return x - (vec){0}; }
+
+INLINE vec choose(ivec mask, vec yes, vec no) { return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask)); }
+
+INLINE vec larger(vec a, vec b) { return choose(a > b, a, b); }
+
+/* WIDTH numbers from element i on; bf16 is a constant 0 or 1 at every call. */
+INLINE vec load(const void *from, size_t i, int bf16) {
+    if (bf16) {
+        hvec half;
+        memcpy(&half, (const uint16_t *)from + i, sizeof half);
+        return (vec)(__builtin_convertvector(half, uvec) << 16);
+    }
+    vec whole;
+    memcpy(&whole, (const float *)from + i, sizeof whole);
+    return whole;
+}
+
+/* Rounds to nearest even; a NaN stays one. */
+INLINE hvec to_bf16(vec x) {
+    uvec bits = (uvec)x;
+    uvec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    ivec is_nan = x != x;
+    uvec quiet = (bits >> 16) | 0x40;
+    return __builtin_convertvector((quiet & (uvec)is_nan) | (rounded & ~(uvec)is_nan), hvec);
+}
+
+INLINE void store(void *to, size_t i, vec x, int bf16) {
+    if (bf16) {
+        hvec half = to_bf16(x);
+        memcpy((uint16_t *)to + i, &half, sizeof half);
+    } else {
+        memcpy((float *)to + i, &x, sizeof x);
+    }
+}
+
+/* The first n < WIDTH numbers, then zeros: the rest of a row goes through the same vector code as its start. */
+INLINE vec load_part(const void *from, size_t i, size_t n, int bf16) {
+    float whole[WIDTH] = {0};
+    uint16_t half[WIDTH] = {0};
+    if (bf16) {
+        memcpy(half, (const uint16_t *)from + i, n * sizeof *half);
+        return load(half, 0, 1);
+    }
+    memcpy(whole, (const float *)from + i, n * sizeof *whole);
+    return load(whole, 0, 0);
+}
+
+INLINE void store_part(void *to, size_t i, size_t n, vec x, int bf16) {
+    if (bf16) {
+        hvec half = to_bf16(x);
+        memcpy((uint16_t *)to + i, &half, n * sizeof(uint16_t));
+    } else {
+        memcpy((float *)to + i, &x, n * sizeof(float));
+    }
+}
+
+INLINE vec load_upto(const void *from, size_t i, size_t end, int bf16) {
+    return i + WIDTH <= end ? load(from, i, bf16) : load_part(from, i, end - i, bf16);
+}
+
+INLINE void store_upto(void *to, size_t i, size_t end, vec x, int bf16) {
+    if (i + WIDTH <= end)
+        store(to, i, x, bf16);
+    else
+        store_part(to, i, end - i, x, bf16);
+}
+
+/* Sums and maxima of one vector in one fixed order: halves are folded onto each other. */
+INLINE float sum_of(vec x) {
+    float lane[WIDTH];
+    memcpy(lane, &x, sizeof x);
+    UNROLL for (int width = WIDTH / 2; width; width /= 2)
+        UNROLL for (int j = 0; j < width; j++) lane[j] += lane[j + width];
+    return lane[0];
+}
+
+INLINE float max_of(vec x) {
+    float lane[WIDTH];
+    memcpy(lane, &x, sizeof x);
+    UNROLL for (int width = WIDTH / 2; width; width /= 2)
+        UNROLL for (int j = 0; j < width; j++)
+            lane[j] = lane[j] > lane[j + width] || lane[j] != lane[j] ? lane[j] : lane[j + width];
+    return lane[0];
+}
+
+/* e^x within 2 units in the last place; 0 below -87.3 (so for -inf), inf above 88.7, NaN for NaN.
+ * x = n ln 2 + r with n whole and |r| <= ln 2 / 2; e^r by its Taylor series to r^7 (remainder below 2^-28). */
+INLINE vec exp_of(vec x) {
+    const float to_integer = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
+    ivec too_low = x < all(-87.3f), too_high = x > all(88.7f);
+    vec safe = choose(too_low | too_high, all(0.0f), x);
+    vec n = safe * 1.44269504f + to_integer;
+    ivec exponent = (ivec)n - (ivec)all(to_integer);
+    n -= to_integer;
+    vec r = safe - n * 0.693145752f; /* ln 2 in two parts, the first with 12 zero bits at its end */
+    r -= n * 1.42860677e-6f;
+    vec series = r * (1.0f / 5040) + (1.0f / 720);
+    series = series * r + (1.0f / 120);
+    series = series * r + (1.0f / 24);
+    series = series * r + (1.0f / 6);
+    series = series * r + 0.5f;
+    series = series * r + 1.0f;
+    series = series * r + 1.0f;
+    /* 2^n in two factors: n can be 128, which one float has no power for. */
+    ivec half = exponent >> 1;
+    vec power = (vec)((half + 127) << 23);
+    vec rest = (vec)((exponent - half + 127) << 23);
+    vec result = series * power * rest;
+    return choose(too_low, all(0.0f), choose(too_high, all(__builtin_inff()), result));
+}
+
+#endif

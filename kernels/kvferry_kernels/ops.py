@@ -1,0 +1,208 @@
+"""The operations of a decoder layer: a compiled kernel where one is loaded and fits, else the torch twin.
+
+Everywhere: activations are bfloat16 or float32 (any floating dtype on a GPU), contiguous, and of one dtype with
+cache and weights; numbers are computed in float32 and rounded once, to nearest even. Caches are
+``[num_blocks, kv_heads, head_dim, block_size]`` for K and ``[num_blocks, kv_heads, block_size, head_dim]`` for V.
+A row's result depends on its own context alone, bit for bit.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kvferry_kernels import native, reference
+
+KERNELS = native.load()
+
+BLOCK_SIZE = 16
+"""The kernels' block size; others go to the reference."""
+
+HEAD_DIM_STEP = 16
+"""The kernels' head dimensions are multiples of the widest vector."""
+
+MAX_HEAD_DIM = 256
+MAX_GROUP = 64
+"""Query heads per KV head whose running sums the attention kernel holds."""
+
+
+def variant(device: str) -> str:
+    """Name the kernels used on a device: workers of one name compute the same bits."""
+    if device == "cpu" and KERNELS is not None:
+        return KERNELS.name
+    return f"reference-{device.partition(':')[0]}"
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
+    """Normalize rows by their root mean square and scale them by ``weight``.
+
+    ``x`` ``[num_tokens, size]``, ``weight`` ``[size]``. ``residual``, always float32, of x's shape,
+    becomes residual + x in place, and that sum is what is normalized. Returns ``[num_tokens, size]``.
+    """
+    if KERNELS is None or not _native(x, weight) or not _is_float(residual):
+        return reference.rms_norm(x, weight, eps, residual)
+    out = torch.empty_like(x)
+    KERNELS.library.kvferry_rms_norm(
+        out.data_ptr(),
+        x.data_ptr(),
+        _pointer(residual),
+        weight.data_ptr(),
+        x.shape[0],
+        x.shape[1],
+        eps,
+        x.dtype == torch.bfloat16,
+    )
+    return out
+
+
+def silu_and_mul(x: Tensor) -> Tensor:
+    """Map gate and up, ``[num_tokens, 2 * size]``, to silu(gate) * up, ``[num_tokens, size]``."""
+    if KERNELS is None or not _native(x):
+        return reference.silu_and_mul(x)
+    size = x.shape[1] // 2
+    out = x.new_empty(x.shape[0], size)
+    KERNELS.library.kvferry_silu_and_mul(out.data_ptr(), x.data_ptr(), x.shape[0], size, x.dtype == torch.bfloat16)
+    return out
+
+
+def rope_and_cache(
+    qkv: Tensor,
+    positions: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slots: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+) -> Tensor:
+    """Rotate Q and K, write K and V into the cache, return Q as ``[num_tokens, heads, head_dim]``.
+
+    ``qkv`` ``[num_tokens, (heads + 2 * kv_heads) * head_dim]``; ``positions``, ``slots`` int64
+    ``[num_tokens]``, no slot twice; ``cos``, ``sin`` float32 ``[max_len, head_dim / 2]`` (pairs are
+    (i, i + head_dim / 2)). ``q_norm``, ``k_norm`` ``[head_dim]``: weights of an RMS norm of each head
+    before rotation. IndexError for a position or slot outside its table, where that is checked (CPU).
+    """
+    _, kv_heads, dim, block_size = k_cache.shape
+    fits = KERNELS is not None and _native(qkv, k_cache, v_cache, q_norm, k_norm)
+    if KERNELS is None or not fits or not _fits(dim, block_size):
+        return reference.rope_and_cache(qkv, positions, cos, sin, slots, k_cache, v_cache, q_norm, k_norm, eps)
+    heads = qkv.shape[1] // dim - 2 * kv_heads
+    query = qkv.new_empty(qkv.shape[0], heads, dim)
+    failed = KERNELS.library.kvferry_rope_and_cache(
+        query.data_ptr(),
+        k_cache.data_ptr(),
+        v_cache.data_ptr(),
+        qkv.data_ptr(),
+        _pointer(q_norm),
+        _pointer(k_norm),
+        positions.data_ptr(),
+        slots.data_ptr(),
+        cos.data_ptr(),
+        sin.data_ptr(),
+        qkv.shape[0],
+        heads,
+        kv_heads,
+        dim,
+        cos.shape[0],
+        k_cache.shape[0],
+        eps,
+        qkv.dtype == torch.bfloat16,
+    )
+    if failed:
+        raise IndexError("a position or slot lies outside its table")
+    return query
+
+
+def paged_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    query_starts: Tensor,
+    context_lens: Tensor,
+    scale: float,
+) -> Tensor:
+    """Causal attention of each sequence's last tokens over its whole context, in the cache already.
+
+    ``q`` ``[num_tokens, heads, head_dim]``, sequences one after another; ``block_tables`` int32
+    ``[num_seqs, max_blocks]``; ``query_starts`` int32 ``[num_seqs + 1]``; ``context_lens`` int32
+    ``[num_seqs]``, this step's tokens included. Query head h reads KV head h * kv_heads / heads.
+    Returns ``[num_tokens, heads, head_dim]``. What a last block holds beyond the context, NaN too,
+    has no influence. IndexError for a length or block outside its table, where that is checked (CPU).
+    """
+    kv_heads, dim, block_size = k_cache.shape[1:]
+    heads = q.shape[1]
+    fits = KERNELS is not None and _native(q, k_cache, v_cache) and heads <= MAX_GROUP * kv_heads
+    if KERNELS is None or not fits or not _fits(dim, block_size):
+        return reference.paged_attention(q, k_cache, v_cache, block_tables, query_starts, context_lens, scale)
+    out = torch.empty_like(q)
+    failed = KERNELS.library.kvferry_paged_attention(
+        out.data_ptr(),
+        q.data_ptr(),
+        k_cache.data_ptr(),
+        v_cache.data_ptr(),
+        block_tables.data_ptr(),
+        query_starts.data_ptr(),
+        context_lens.data_ptr(),
+        q.shape[0],
+        context_lens.shape[0],
+        block_tables.shape[1],
+        heads,
+        kv_heads,
+        dim,
+        k_cache.shape[0],
+        scale,
+        q.dtype == torch.bfloat16,
+    )
+    if failed == 1:
+        raise IndexError("a context length or block lies outside its table")
+    if failed:
+        raise MemoryError("no memory for the attention kernel's task list")
+    return out
+
+
+def has_head(device: str, dtype: torch.dtype) -> bool:
+    """Whether ``head`` is compiled for weights of this dtype on this device."""
+    return KERNELS is not None and device == "cpu" and dtype == torch.bfloat16
+
+
+def pack_head(weight: Tensor) -> Tensor:
+    """Reorder bfloat16 ``[outputs, size]`` into tiles of 64 outputs, padded with zeros.
+
+    Returns ``[tiles, ceil(size / 2), 64, 2]``: a pair of inputs of 64 outputs lies together.
+    """
+    return reference.pack_head(weight)
+
+
+def head(x: Tensor, packed: Tensor, outputs: int) -> Tensor:
+    """Multiply bfloat16 ``[num_rows, size]`` by a packed head: float32 ``[num_rows, outputs]``.
+
+    Unlike a bfloat16 product it doesn't round the result, so that close logits stay apart.
+    """
+    if KERNELS is None or not _native(x, packed) or x.dtype != torch.bfloat16 or x.shape[1] % 2:
+        return reference.head(x, packed, outputs)
+    out = x.new_empty(x.shape[0], outputs, dtype=torch.float32)
+    KERNELS.library.kvferry_head(out.data_ptr(), x.data_ptr(), packed.data_ptr(), x.shape[0], outputs, x.shape[1])
+    return out
+
+
+def _native(*tensors: Tensor | None) -> bool:
+    """Whether the kernels take these: on the CPU, of one dtype that they know, contiguous."""
+    dtype = tensors[0].dtype if tensors[0] is not None else None
+    if dtype not in (torch.bfloat16, torch.float32):
+        return False
+    return all(t is None or (t.is_cpu and t.dtype == dtype and t.is_contiguous()) for t in tensors)
+
+
+def _is_float(residual: Tensor | None) -> bool:
+    return residual is None or (residual.dtype == torch.float32 and residual.is_contiguous())
+
+
+def _fits(dim: int, block_size: int) -> bool:
+    return block_size == BLOCK_SIZE and dim % HEAD_DIM_STEP == 0 and dim <= MAX_HEAD_DIM
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

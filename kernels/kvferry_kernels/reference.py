@@ -1,0 +1,143 @@
+"""The torch twin of each operation, which defines what is right. Any device, any floating dtype.
+
+All compute in float32 and round once, to nearest even. A row's result depends on its own context
+alone: attention works in tiles of fixed shape that start at fixed positions, so that a token is always
+the same row of the same product, however its sequence was batched or cut into chunks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+QUERY_TILE = 16
+"""Query positions in a tile; tiles start at multiples of it."""
+
+KEY_BLOCKS = 4
+"""Cache blocks in a tile of keys."""
+
+
+HEAD_TILE = 64
+"""Outputs that lie together in a packed head."""
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
+    """See ops.rms_norm."""
+    total = x.float()
+    if residual is not None:
+        residual += x
+        total = residual
+    return _normalize(total, weight, eps).to(x.dtype)
+
+
+def silu_and_mul(x: Tensor) -> Tensor:
+    """See ops.silu_and_mul."""
+    gate, up = x.float().chunk(2, dim=-1)
+    return (gate / (1 + torch.exp(-gate)) * up).to(x.dtype)
+
+
+def rope_and_cache(
+    qkv: Tensor,
+    positions: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slots: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """See ops.rope_and_cache."""
+    _, kv_heads, dim, block_size = k_cache.shape
+    heads = qkv.view(len(qkv), -1, dim)
+    q, k, v = heads.split((heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads), dim=1)
+    q, k = q.float(), k.float()
+    if q_norm is not None:
+        q = _normalize(q, q_norm, eps)
+    if k_norm is not None:
+        k = _normalize(k, k_norm, eps)
+    row_cos, row_sin = cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)
+    blocks, offsets = slots // block_size, slots % block_size
+    k_cache[blocks, :, :, offsets] = _rotate(k, row_cos, row_sin).to(k_cache.dtype)
+    v_cache[blocks, :, offsets] = v.to(v_cache.dtype)
+    return _rotate(q, row_cos, row_sin).to(qkv.dtype)
+
+
+def paged_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    query_starts: Tensor,
+    context_lens: Tensor,
+    scale: float,
+) -> Tensor:
+    """See ops.paged_attention."""
+    kv_heads, dim, block_size = k_cache.shape[1:]
+    tile_of_row, row_in_tile, tile_seq, tile_start = _query_tiles(query_starts, context_lens)
+    num_tiles, group = len(tile_seq), q.shape[1] // kv_heads
+    tiles = q.new_zeros(num_tiles, QUERY_TILE, kv_heads, group, dim, dtype=torch.float32)
+    tiles[tile_of_row, row_in_tile] = q.float().view(-1, kv_heads, group, dim) * scale
+    query = tiles.permute(0, 2, 1, 3, 4).reshape(num_tiles * kv_heads, QUERY_TILE * group, dim)
+    last_position = tile_start[:, None] + torch.arange(QUERY_TILE, device=q.device)
+    lens, tables = context_lens.long()[tile_seq], block_tables.long()[tile_seq]
+    width = KEY_BLOCKS * block_size
+    tables = functional.pad(tables, (0, -tables.shape[1] % KEY_BLOCKS))
+    top = query.new_full((*query.shape[:2], 1), -torch.inf)
+    total, mixed = torch.zeros_like(top), torch.zeros_like(query)
+    for start in range(0, int(context_lens.max()), width):
+        blocks = tables[:, start // block_size : start // block_size + KEY_BLOCKS]
+        positions = torch.arange(start, start + width, device=q.device)
+        keys = k_cache[blocks].float().permute(0, 2, 3, 1, 4).reshape(-1, dim, width)
+        values = v_cache[blocks].float().permute(0, 2, 1, 3, 4).reshape(-1, kv_heads, width, dim)
+        inside = positions < lens[:, None]  # beyond it memory may hold anything, NaN too
+        values = torch.where(inside[:, None, :, None], values, 0.0).reshape(-1, width, dim)
+        hidden = (positions > last_position[..., None]) | ~inside[:, None]
+        hidden = hidden[:, None, :, None].expand(-1, kv_heads, -1, group, -1)
+        hidden = hidden.reshape(*query.shape[:2], width)
+        scores = torch.bmm(query, keys).masked_fill(hidden, -torch.inf)
+        new_top = torch.maximum(top, scores.amax(-1, keepdim=True))
+        shrink, weights = torch.exp(top - new_top), torch.exp(scores - new_top)
+        total = total * shrink + weights.sum(-1, keepdim=True)
+        mixed = mixed * shrink + torch.bmm(weights, values)
+        top = new_top
+    mixed = (mixed / total).view(num_tiles, kv_heads, QUERY_TILE, group, dim)
+    return mixed.transpose(1, 2)[tile_of_row, row_in_tile].flatten(1, 2).to(q.dtype)
+
+
+def pack_head(weight: Tensor) -> Tensor:
+    """See ops.pack_head."""
+    outputs, size = weight.shape
+    padded = functional.pad(weight, (0, size % 2, 0, -outputs % HEAD_TILE))
+    pairs = padded.view(-1, HEAD_TILE, padded.shape[1] // 2, 2)
+    return pairs.transpose(1, 2).contiguous()
+
+
+def head(x: Tensor, packed: Tensor, outputs: int) -> Tensor:
+    """See ops.head."""
+    weight = packed.transpose(1, 2).flatten(2).flatten(0, 1)[:outputs, : x.shape[1]]
+    return x.float() @ weight.float().T
+
+
+def _query_tiles(query_starts: Tensor, context_lens: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Place query rows in tiles: each row's tile and place there; each tile's sequence and first position."""
+    counts = (query_starts[1:] - query_starts[:-1]).long()
+    seqs = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+    rows = torch.arange(len(seqs), device=counts.device)
+    first_positions = context_lens.long() - counts - query_starts[:-1].long()
+    positions = first_positions[seqs] + rows
+    keys = torch.stack((seqs, positions // QUERY_TILE), dim=1)
+    tiles, tile_of_row = torch.unique_consecutive(keys, dim=0, return_inverse=True)
+    return tile_of_row, positions % QUERY_TILE, tiles[:, 0], tiles[:, 1] * QUERY_TILE
+
+
+def _normalize(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight.float()
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate pairs (i, i + dim / 2) of the last axis."""
+    low, high = x.chunk(2, dim=-1)
+    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
