@@ -1,0 +1,1 @@
+"""Batches token steps continuously and emits tokens. Can prefill locally within a budget."""

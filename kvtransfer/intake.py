@@ -1,0 +1,49 @@
+"""What a worker checks before it takes a request, and the shapes it hands to its engine."""
+
+from __future__ import annotations
+
+from engine.api import ChoiceTail, NewTokens, Prefill
+from protocol.errors import Code
+from protocol.messages import PrefillRequest, TokenEvent
+
+Key = tuple[str, int]
+
+
+def refusal(request: PrefillRequest, max_model_len: int) -> tuple[str, str] | None:
+    """Code and reason why no worker of this context length can take the request; ``None`` if it can."""
+    longest = max((len(tail.token_ids) for tail in request.tails), default=0)
+    num_tokens = len(request.prompt_ids) + longest
+    if not request.prompt_ids or not request.tails:
+        return Code.BAD_REQUEST, "a request needs a prompt token and a choice"
+    if num_tokens >= max_model_len:
+        return Code.TOO_LONG, f"{num_tokens} tokens leave no room in a context of {max_model_len}"
+    return None
+
+
+def prefill_command(request: PrefillRequest, *, hand_over: bool) -> Prefill:
+    """The engine's command for a request."""
+    tails = tuple(ChoiceTail(tail.choice, tail.token_ids) for tail in request.tails)
+    return Prefill(
+        (request.request_id, request.attempt),
+        request.prompt_ids,
+        tails,
+        request.sampling,
+        request.cache_salt,
+        hand_over,
+    )
+
+
+def token_event(tokens: NewTokens, num_cached_tokens: int) -> TokenEvent:
+    """The event that carries an engine's new tokens."""
+    end = tokens.first_index + len(tokens.token_ids) if tokens.finish_reason else -1
+    return TokenEvent(
+        *tokens.key,
+        choice=tokens.choice,
+        first_index=tokens.first_index,
+        token_ids=tokens.token_ids,
+        logprobs=tokens.logprobs,
+        finish_reason=tokens.finish_reason,
+        stop_token=tokens.stop_token,
+        num_tokens=end,
+        num_cached_tokens=num_cached_tokens,
+    )

@@ -1,0 +1,1 @@
+"""Turns a prompt into filled KV blocks and the first token."""

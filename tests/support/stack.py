@@ -1,0 +1,134 @@
+"""Workers with toy models on a memory bus and memory links, all in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from decode_svc.service import DecodeWorker
+from engine.api import Ready
+from engine.core import Engine, EngineSettings
+from engine.loop import run_loop
+from engine.pool_memory import PoolMemory
+from engine.port import Started, ThreadPort
+from engine.toy_model import ToyModel
+from kvtransfer.host import WorkerNode
+from kvtransfer.link import MemoryExchange, MemoryLink
+from kvtransfer.worker import Worker
+from prefill_svc.service import PrefillWorker
+from runtime.heartbeat import Heartbeat
+from runtime.identity import new_peer
+from runtime.memory_bus import MemoryBus, MemoryHub
+from runtime.worker_settings import WorkerSettings
+
+T = TypeVar("T")
+WITHIN_S = 20.0
+"""A deadline for what takes milliseconds, on a busy machine."""
+
+
+def run(check: Callable[[], Awaitable[T]]) -> T:
+    """Run an async test."""
+
+    async def bounded() -> T:
+        return await asyncio.wait_for(check(), 3 * WITHIN_S)
+
+    return asyncio.run(bounded())
+
+
+async def until(condition: Callable[[], bool], within_s: float = WITHIN_S) -> None:
+    """Wait for a condition that other tasks bring about."""
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+@dataclass
+class Node:
+    """One running worker."""
+
+    node: WorkerNode
+    worker: Worker
+    heartbeat: Heartbeat
+    engine: Engine
+
+    @property
+    def held_blocks(self) -> int:
+        """Blocks that somebody holds, by the engine's last report."""
+        return self.worker.load.held_blocks
+
+
+@dataclass
+class Stack:
+    """Workers that share a bus and links. ``hub`` has the hooks that lose or delay messages."""
+
+    hub: MemoryHub = field(default_factory=MemoryHub)
+    exchange: MemoryExchange = field(default_factory=MemoryExchange)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    num_blocks: int = 64
+    max_payload: int = 1 << 20
+
+    async def add(self, role: str, worker_id: str, **settings: object) -> Node:
+        """Start a worker; ``settings`` are of ``WorkerSettings``."""
+        chosen = WorkerSettings(model="toy", served_model_name="toy", **settings)  # type: ignore[arg-type]
+        model = ToyModel()
+        pool = PoolMemory(model.layout, self.num_blocks)
+        engine = Engine(
+            model,
+            pool,
+            EngineSettings(
+                max_num_seqs=chosen.max_num_seqs,
+                max_num_batched_tokens=chosen.max_num_batched_tokens,
+                max_model_len=model.max_model_len,
+                enable_prefix_caching=chosen.enable_prefix_caching,
+                weights="toy",
+                kv_dtype=model.layout.dtype,
+            ),
+        )
+        ready = Ready(self.num_blocks, model.max_model_len, 0, "toy", "toy")
+        started = Started(ready, model.layout, "toy")
+        port = ThreadPort(started, pool, lambda commands, emit: run_loop(engine, commands, emit))
+        bus = MemoryBus(self.hub, max_payload=self.max_payload)
+        link = MemoryLink(self.exchange, self.max_payload)
+        node = WorkerNode(role, chosen, port, bus, link, new_peer(worker_id))
+        worker: Worker
+        if role == "prefill":
+            worker = PrefillWorker(node.parts)
+        else:
+            worker = DecodeWorker(node.parts, chosen.local_prefill_tokens)
+        died = asyncio.get_running_loop().create_future()
+        port.listen(worker.report, lambda: died.set_exception(RuntimeError("engine died")))
+        await worker.attach()
+        await node.postbox.open()
+        node.state = "ready"
+        heartbeat = Heartbeat(node.postbox, lambda: node.status(worker))
+        heartbeat.start()
+        self.nodes[worker_id] = Node(node, worker, heartbeat, engine)
+        return self.nodes[worker_id]
+
+    async def remove(self, worker_id: str) -> None:
+        """Stop a worker as if it had been killed: it says nothing more."""
+        gone = self.nodes.pop(worker_id)
+        gone.node.postbox.close()
+        gone.worker.close()
+        gone.node.roster.close()
+        if gone.heartbeat._task is not None:
+            gone.heartbeat._task.cancel()
+        await gone.node.link.close()
+        await gone.node.engine.close()
+        await gone.node.postbox.bus.close()
+
+    async def idle(self) -> None:
+        """Wait until no worker holds an attempt or a block; then every pool's sum is right."""
+        nodes = list(self.nodes.values())
+        await until(lambda: not any(n.worker.held or n.held_blocks for n in nodes))
+        for node in nodes:
+            load = node.worker.load
+            assert load.free_blocks + load.cached_blocks == load.total_blocks == self.num_blocks
+            assert load.reserved_blocks == 0
+
+    async def close(self) -> None:
+        """Stop everything."""
+        for worker_id in list(self.nodes):
+            await self.remove(worker_id)
