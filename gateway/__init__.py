@@ -1,0 +1,1 @@
+"""HTTP in, tokens out. Chooses the pair of workers. Never imports torch."""

@@ -1,0 +1,64 @@
+"""What is known of one HTTP request, and the one line that is logged when it is over."""
+
+import time
+from dataclasses import dataclass, field
+
+from starlette.types import Scope
+
+from runtime.logs import get_logger
+
+log = get_logger("gateway.access")
+
+KEY = "kvferry.record"
+"""Where an ASGI scope holds the record."""
+
+MAX_LABEL_CHARS = 128
+"""Of a client's x-request-id; the rest is cut off."""
+
+QUIET_ROUTES = frozenset({"/health", "/live", "/ready", "/metrics"})
+"""Asked every few seconds by machines: logged for developers only."""
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """Filled in as the request goes on. ``started`` and ``first_token`` are monotonic seconds."""
+
+    label: str = ""
+    started: float = field(default_factory=time.monotonic)
+    method: str = ""
+    route: str = "none"
+    status: int = 0
+    request_id: str = ""
+    path: str = ""
+    num_attempts: int = 0
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_tokens: int = 0
+    first_token: float | None = None
+    finish_reasons: list[str] = field(default_factory=list)
+    error_code: str = ""
+    reason: str = ""
+
+    def write(self, seconds: float) -> None:
+        """Log it. ``seconds`` is how long the request took."""
+        fields: dict[str, object] = {
+            "method": self.method, "route": self.route, "status": self.status,
+            "request_id": self.request_id, "label": self.label, "path": self.path,
+            "attempts": self.num_attempts, "prompt_tokens": self.num_prompt_tokens,
+            "cached_tokens": self.num_cached_tokens, "tokens": self.num_tokens,
+            "finish": ",".join(self.finish_reasons), "error": self.error_code,
+            "reason": self.reason,
+        }  # fmt: skip
+        if self.first_token is not None:
+            fields["first_token_ms"] = round((self.first_token - self.started) * 1000, 1)
+        fields["total_ms"] = round(seconds * 1000, 1)
+        known = {name: value for name, value in fields.items() if value not in ("", 0)}
+        write = log.debug if self.route in QUIET_ROUTES else log.info
+        write("request", **known)
+
+
+def record_of(scope: Scope) -> RequestRecord:
+    """Return the record of this scope's request."""
+    record = scope[KEY]
+    assert isinstance(record, RequestRecord)
+    return record

@@ -1,0 +1,142 @@
+"""The HTTP app: routes and error handlers."""
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from gateway.access_log import record_of
+from gateway.chat import prepare_chat
+from gateway.completions import prepare_completion
+from gateway.errors import GatewayError
+from gateway.front import Front
+from gateway.generate import generate
+from gateway.generation import Dispatcher
+from gateway.http_errors import error_response, from_http
+from gateway.http_settings import HttpSettings
+from gateway.metrics import HttpMetrics
+from gateway.model_card import card_json
+from gateway.requests import ChatBody, CompletionBody
+from gateway.served_model import ServedModel
+from gateway.services import Services
+from runtime.metrics import CONTENT_TYPE, Metrics
+
+
+def create_app(
+    dispatcher: Dispatcher,
+    model: ServedModel,
+    settings: HttpSettings,
+    metrics: Metrics | None = None,
+) -> FastAPI:
+    """Return an app for one event loop; /metrics shows ``metrics``, the process's registry."""
+    services = Services(dispatcher, model, settings, HttpMetrics(metrics or Metrics()))
+    app = FastAPI(
+        title="KVFerry",
+        version=_version(),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.add_exception_handler(GatewayError, _gateway_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    _add_generation(app, services)
+    _add_models(app, services)
+    _add_probes(app, services)
+    app.add_middleware(Front, settings=settings, metrics=services.metrics)
+    return app
+
+
+def _add_generation(app: FastAPI, services: Services) -> None:
+    @app.post("/v1/chat/completions", openapi_extra=_body_of(ChatBody))
+    async def chat_completions(request: Request) -> Response:
+        """Answer a chat."""
+        return await generate(request, services, prepare_chat)
+
+    @app.post("/v1/completions", openapi_extra=_body_of(CompletionBody))
+    async def completions(request: Request) -> Response:
+        """Continue texts."""
+        return await generate(request, services, prepare_completion)
+
+
+def _add_models(app: FastAPI, services: Services) -> None:
+    model = services.model
+    card = card_json(model.name, model.created, model.max_model_len)
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        """List the model."""
+        return JSONResponse({"object": "list", "data": [card]})
+
+    @app.get("/v1/models/{model_id:path}")
+    async def one_model(model_id: str) -> Response:
+        """Describe one model; names may have slashes."""
+        if model_id == model.name:
+            return JSONResponse(card)
+        raise GatewayError(
+            404,
+            f"The model {model_id[:256]!r} isn't served here, only {model.name!r}",
+            code="model_not_found",
+            param="model",
+        )
+
+
+def _add_probes(app: FastAPI, services: Services) -> None:
+    @app.get("/health")
+    @app.get("/ready")
+    async def health() -> Response:
+        """Say which paths can generate: 200 if any can."""
+        status, paths, num_prefill, num_decode = services.dispatcher.ready()
+        body = {
+            "status": status,
+            "paths": paths,
+            "prefill_workers": num_prefill,
+            "decode_workers": num_decode,
+            "model": services.model.name,
+        }
+        return JSONResponse(body, 200) if paths else JSONResponse(body, 503, {"retry-after": "1"})
+
+    @app.get("/live")
+    async def live() -> Response:
+        """Say that the process answers."""
+        return JSONResponse({"status": "live"})
+
+    @app.get("/metrics")
+    async def metrics_page() -> Response:
+        """Show metrics as Prometheus text."""
+        return Response(services.metrics.all.render(), media_type=CONTENT_TYPE)
+
+    @app.get("/version")
+    async def version_page() -> Response:
+        """Name the version."""
+        return JSONResponse({"version": _version()})
+
+
+async def _gateway_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, GatewayError)
+    record = record_of(request.scope)
+    record.error_code = error.code or str(error.status)
+    return error_response(error)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    ours = from_http(error, request.method, request.url.path)
+    record_of(request.scope).error_code = ours.code or str(ours.status)
+    return error_response(ours, error.headers)
+
+
+def _body_of(model: type[ChatBody] | type[CompletionBody]) -> dict[str, Any]:
+    """Return the body's schema for /openapi.json; bodies are read by ``body``, within bounds."""
+    schema = model.model_json_schema()
+    parts = schema.pop("$defs", {})
+    schema["properties"]["stream_options"] = {"anyOf": [*parts.values(), {"type": "null"}]}
+    return {"requestBody": {"content": {"application/json": {"schema": schema}}, "required": True}}
+
+
+def _version() -> str:
+    try:
+        return version("kvferry")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,87 @@
+"""POST /v1/completions: from the body to the job."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.body import invalid, parse
+from gateway.requests import (
+    DEFAULT_COMPLETION_TOKENS,
+    CompletionBody,
+    Job,
+    check_common,
+    check_max_tokens,
+    check_num_logprobs,
+    check_room,
+)
+from gateway.responses import CompletionShape
+from gateway.sampling_fields import sampling_of, text_settings
+from gateway.served_model import ServedModel
+from gateway.services import Services
+from protocol.sampling import NO_LOGPROBS
+
+
+async def prepare_completion(
+    fields: Mapping[str, object], services: Services, label: str
+) -> tuple[Job, CompletionShape, bool]:
+    """(job, shape, stream). Raises ``GatewayError`` for whatever can be judged before a worker."""
+    model, settings = services.model, services.settings
+    body = parse(CompletionBody, fields)
+    check_common(body, settings, model)
+    num_top = NO_LOGPROBS if body.logprobs is None else body.logprobs
+    check_num_logprobs("logprobs", num_top, settings)
+    text = text_settings(body, settings, logprobs=body.logprobs is not None)
+    given = split_prompts(body.prompt)
+    if len(given) * body.n > settings.max_choices:
+        raise invalid("prompt", f"prompts times n are at most {settings.max_choices}")
+    prompts = [await _ids_of(each, body, model) for each in given]
+    job = Job(
+        prompts=tuple(prompts),
+        num_choices=body.n,
+        sampling=sampling_of(
+            body, model, max_tokens=_max_tokens(body, prompts, model), logprobs=num_top
+        ),
+        text=text,
+        cache_salt=body.cache_salt or "",
+        label=label,
+        include_usage=body.include_usage,
+        continuous_usage=body.continuous_usage,
+    )
+    return job, CompletionShape(model.tokenizer, body.logprobs is not None), body.stream
+
+
+def split_prompts(prompt: object) -> list[str | list[object]]:
+    """One entry a prompt: text, or a list of what should be token ids.
+
+    Raises ``GatewayError`` (400): none of the four forms, no prompt at all, or an empty one.
+    """
+    given: list[Any] = prompt if isinstance(prompt, list) else [prompt]
+    if given and not isinstance(given[0], str | list):
+        given = [given]  # the token ids of one prompt
+    if not given or not all(isinstance(each, str | list) and each for each in given):
+        raise invalid(
+            "prompt", "a text, a list of texts, token ids or lists of token ids; not empty"
+        )
+    return given
+
+
+async def _ids_of(
+    prompt: str | list[object], body: CompletionBody, model: ServedModel
+) -> tuple[int, ...]:
+    if isinstance(prompt, str):
+        fewest = model.tokenizer.fewest_tokens(prompt)
+        check_room(fewest, model, "prompt", at_least=True)
+        return await model.tokenizer.encode_aside(
+            prompt, add_special_tokens=body.add_special_tokens
+        )
+    check_room(len(prompt), model, "prompt")
+    ids = tuple(each for each in prompt if type(each) is int and 0 <= each < model.vocab_size)
+    if len(ids) != len(prompt):
+        raise invalid("prompt", f"token ids are integers from 0 to {model.vocab_size - 1}")
+    return ids
+
+
+def _max_tokens(body: CompletionBody, prompts: list[tuple[int, ...]], model: ServedModel) -> int:
+    room = min(check_room(len(prompt), model, "prompt") for prompt in prompts)
+    if body.max_tokens is None:
+        return min(DEFAULT_COMPLETION_TOKENS, room)
+    return check_max_tokens(body.max_tokens, room, model, "max_tokens")

@@ -1,0 +1,43 @@
+"""What the dispatcher does, as Prometheus metrics."""
+
+from __future__ import annotations
+
+from gateway.outcome import DispatchMetrics, Outcome
+from runtime.metrics import Metrics
+
+
+class DispatchCounters(DispatchMetrics):
+    """Counts routes, refusals, moves and outcomes, and the seconds of each phase."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        """``metrics`` is the process's registry."""
+        self._routed = metrics.counter("requests_routed", "attempts sent out, by path to the first token", ["path"])
+        self._refused = metrics.counter("refusals", "refusals by workers", ["role", "code"])
+        self._moved = metrics.counter("requests_moved", "attempts given up for another", ["phase", "code"])
+        self._resent = metrics.counter("resends_asked", "gaps in a stream that were asked for again")
+        self._ended = metrics.counter("requests_ended", "requests by their one outcome", ["outcome", "phase", "code"])
+        self._wasted = metrics.counter("wasted_tokens", "tokens made after a choice's end")
+        self._phases = metrics.histogram("phase_seconds", "time in each phase of a request", ["phase"])
+
+    def routed(self, path: str) -> None:
+        """An attempt was sent."""
+        self._routed.labels(path).inc()
+
+    def refused(self, role: str, code: str) -> None:
+        """A worker refused."""
+        self._refused.labels(role, code).inc()
+
+    def moved(self, phase: str, code: str) -> None:
+        """A request goes on under another attempt."""
+        self._moved.labels(phase, code).inc()
+
+    def resent(self) -> None:
+        """A gap was asked for."""
+        self._resent.inc()
+
+    def ended(self, outcome: Outcome) -> None:
+        """A request has its outcome."""
+        self._ended.labels(outcome.kind, outcome.phase, outcome.code).inc()
+        self._wasted.inc(outcome.num_wasted_tokens)
+        for phase, seconds in outcome.spent_s.items():
+            self._phases.labels(phase).observe(seconds)

@@ -1,0 +1,49 @@
+"""What both endpoints do with a request: read, prepare, run, answer."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from gateway.access_log import record_of
+from gateway.body import read_fields
+from gateway.disconnect import until_gone
+from gateway.requests import Job
+from gateway.responses import Answer, Json, Shape, joined
+from gateway.run import Run
+from gateway.services import Services
+from gateway.sse import EventStream
+from gateway.transcript import Piece
+from gateway.unsupported import refuse_unsupported
+
+Prepare = Callable[[Mapping[str, object], Services, str], Awaitable[tuple[Job, Shape, bool]]]
+
+
+async def generate(request: Request, services: Services, prepare: Prepare) -> Response:
+    """Answer a request for tokens.
+
+    Raises ``GatewayError`` for whatever goes wrong before the first token, and ``ClientGone``.
+    """
+    record = record_of(request.scope)
+    fields = await read_fields(request, services.settings)
+    refuse_unsupported(fields)
+    job, shape, stream = await prepare(fields, services, record.label)
+    record.num_prompt_tokens = job.num_prompt_tokens
+    run = Run(job, services.model.tokenizer, record, services.metrics)
+    await until_gone(request.receive, run.start(services.dispatcher))
+    answer = Answer(run, shape, services.model.name)
+    if stream:
+        return EventStream(answer, services.settings)
+    try:
+        body = await until_gone(request.receive, _whole(answer))
+    finally:
+        run.close("client disconnected")
+    return JSONResponse(body, headers=answer.headers())
+
+
+async def _whole(answer: Answer) -> Json:
+    pieces: list[list[Piece]] = [[] for _ in range(answer.run.num_choices)]
+    while batch := await answer.run.batch():
+        for piece in batch:
+            pieces[piece.choice].append(piece)
+    return answer.whole([answer.shape.whole(joined(each)) for each in pieces])

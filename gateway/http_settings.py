@@ -1,0 +1,22 @@
+"""What the HTTP side is told at start."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """Bounds on what a client may send, and how long it may take.
+
+    ``api_keys``: any of them opens every route that isn't open to all; none: no key is asked for.
+    ``max_choices`` bounds prompts times ``n`` of one request. A client that takes nothing of its
+    answer for ``write_timeout_s`` is dropped and its request cancelled.
+    """
+
+    api_keys: tuple[str, ...] = ()
+    max_body_bytes: int = 8 << 20
+    max_choices: int = 128
+    max_stop: int = 16
+    max_logprobs: int = 20
+    body_timeout_s: float = 60.0
+    keepalive_s: float = 15.0
+    write_timeout_s: float = 60.0

@@ -1,0 +1,139 @@
+"""Starts a gateway: bus, roster, dispatcher, and the HTTP server in front of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import uvicorn
+
+from gateway.app import create_app
+from gateway.dispatch_metrics import DispatchCounters
+from gateway.dispatch_settings import DispatchSettings
+from gateway.dispatcher import GatewayDispatcher
+from gateway.http_settings import HttpSettings
+from gateway.served_model import ServedModel, load_served_model
+from gateway.settings import GatewaySettings
+from protocol.codec import decode
+from protocol.errors import WireError
+from protocol.messages import GatewayStatus, Peer, WorkerStatus
+from runtime.heartbeat import Heartbeat
+from runtime.identity import new_peer
+from runtime.logs import get_logger, setup_logs
+from runtime.metrics import Metrics
+from runtime.nats_bus import connect_bus
+from runtime.postbox import Postbox
+from runtime.roster import Roster
+from runtime.roster_store import RosterStore
+from runtime.tasks import run_service
+
+BAD_SETTINGS = 2
+"""Exit code when starting again wouldn't help."""
+BACKLOG = 2048
+GRACE_S = 30
+"""How long open requests may go on after the gateway was told to end."""
+
+log = get_logger("gateway")
+
+
+def run(settings: GatewaySettings) -> int:
+    """Run until told to end; return the exit code."""
+    gateway_id = settings.gateway_id or f"gateway-{os.getpid()}"
+    setup_logs(settings.log_level, "gateway", gateway_id)
+    try:
+        listener = _listen(settings.host, settings.port)
+    except OSError as error:
+        log.error("port_taken", host=settings.host, port=settings.port, reason=error.strerror)
+        return BAD_SETTINGS
+    model = load_served_model(Path(settings.model), settings.served_model_name, settings.max_model_len)
+
+    async def serve(stop: asyncio.Event) -> int:
+        return await _serve(settings, model, new_peer(gateway_id), listener, stop)
+
+    return run_service(serve)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((host, port))
+    listener.listen(BACKLOG)
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to ``run_service``."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+async def _serve(
+    settings: GatewaySettings, model: ServedModel, me: Peer, listener: socket.socket, stop: asyncio.Event
+) -> int:
+    def waiting(line: str) -> None:
+        log.warning("bus_awaited", reason=line)
+
+    bus = await connect_bus(settings.nats_url, name=me.id, on_wait=waiting)
+    postbox = Postbox(bus, me)
+    roster = Roster(postbox)
+    metrics = Metrics()
+    metrics.watch_bus("control", bus)
+    dispatcher = GatewayDispatcher(postbox, roster, dispatch_settings(settings), DispatchCounters(metrics))
+    store = RosterStore(settings.redis_url or None)
+    await postbox.open()
+    await _read_store(store, roster)
+    url = "http://{}:{}".format(*listener.getsockname()[:2])
+    heartbeat = Heartbeat(postbox, lambda: GatewayStatus(url, dispatcher.num_requests))
+    heartbeat.start()
+    log.info("listening", url=url)
+    app = create_app(dispatcher, model, http_settings(settings), metrics)
+    server = _Server(
+        uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE_S)
+    )
+    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+    await asyncio.wait({serving, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    server.should_exit = True
+    await serving
+    await heartbeat.stop()
+    dispatcher.close()
+    roster.close()
+    postbox.close()
+    await store.close()
+    await bus.close()
+    return 0
+
+
+async def _read_store(store: RosterStore, roster: Roster) -> None:
+    """A newcomer's roster: what workers last said, until they are heard in person."""
+    for frame in await store.all():
+        try:
+            envelope, status = decode(frame)
+        except WireError as error:
+            log.warning("roster_entry_refused", reason=str(error))
+            continue
+        if isinstance(status, WorkerStatus):
+            roster.hear(envelope.sender, status)
+
+
+def dispatch_settings(settings: GatewaySettings) -> DispatchSettings:
+    """What the dispatcher takes of the gateway's settings."""
+    return DispatchSettings(
+        max_waiting=settings.max_waiting,
+        queue_s=settings.queue_timeout,
+        prefill_s=settings.prefill_timeout,
+        transfer_s=settings.transfer_timeout,
+        decode_s=settings.decode_timeout,
+    )
+
+
+def http_settings(settings: GatewaySettings) -> HttpSettings:
+    """What the HTTP side takes of the gateway's settings."""
+    return HttpSettings(api_keys=settings.api_key, max_body_bytes=settings.max_body_bytes)

@@ -1,0 +1,77 @@
+"""What the HTTP side counts and measures. ``path`` is how a first token was made."""
+
+from gateway.access_log import RequestRecord
+from runtime.metrics import Metrics
+
+REQUEST_BUCKETS_S = (
+    0.01,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+)
+"""From a refusal to a long answer on a CPU."""
+
+
+class HttpMetrics:
+    """Made once per process; they are in the registry from then on."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.all = metrics
+        self._requests = metrics.counter(
+            "gateway_requests", "Requests answered or given up (499)", ("route", "status")
+        )
+        self._running = metrics.gauge("gateway_requests_running", "Requests that wait or run")
+        self._paths = metrics.counter(
+            "gateway_paths", "Requests by how their first token was made", ("path",)
+        )
+        self._prompt = metrics.counter("gateway_prompt_tokens", "Tokens of prompts taken")
+        self._cached = metrics.counter(
+            "gateway_cached_tokens", "Tokens of prompts whose compute was skipped"
+        )
+        self._output = metrics.counter("gateway_output_tokens", "Tokens of answers, as in usage")
+        self._choices = metrics.counter("gateway_choices", "Choices that ended", ("finish_reason",))
+        self._first_token = metrics.histogram(
+            "gateway_first_token_seconds", "From a request's arrival to its first token", ("path",)
+        )
+        self._between = metrics.histogram(
+            "gateway_between_tokens_seconds", "Between two arrivals of a choice's tokens"
+        )
+        self._whole = metrics.histogram(
+            "gateway_request_seconds", "Whole requests", ("route",), REQUEST_BUCKETS_S
+        )
+
+    def began(self) -> None:
+        """Count a request that arrived."""
+        self._running.inc()
+
+    def first_token(self, path: str, seconds: float) -> None:
+        """Note a request's first token."""
+        self._paths.labels(path).inc()
+        self._first_token.labels(path).observe(seconds)
+
+    def between_tokens(self, seconds: float) -> None:
+        """Note tokens that follow others of their choice."""
+        self._between.observe(seconds)
+
+    def choice_ended(self, finish_reason: str) -> None:
+        """Count a choice's end."""
+        self._choices.labels(finish_reason).inc()
+
+    def ended(self, record: RequestRecord, seconds: float) -> None:
+        """Count a request that is over, whatever its end."""
+        self._running.dec()
+        self._requests.labels(record.route, str(record.status)).inc()
+        self._whole.labels(record.route).observe(seconds)
+        self._prompt.inc(record.num_prompt_tokens)
+        self._cached.inc(record.num_cached_tokens)
+        self._output.inc(record.num_tokens)

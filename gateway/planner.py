@@ -1,0 +1,174 @@
+"""From the roster to a route: gathers what is known about each worker and asks the router."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gateway.candidate import Bar, Candidate, Need, Route, Shortage
+from gateway.in_flight import InFlight, Share
+from gateway.router import NO_LIMIT, choose
+from protocol.block_hash import HASH_UNIT, chain_hashes, root_hash
+from protocol.errors import Code
+from protocol.messages import Peer, WorkerStatus
+
+if TYPE_CHECKING:
+    from gateway.affinity import Affinity
+    from runtime.roster import Member, Roster
+
+MAX_HASHED_TOKENS = 65_536
+"""Hashing is this process's time: 65,536 tokens take 6 ms; a longer prompt is matched by its start."""
+
+FOREVER = frozenset({Code.NEVER_FITS.value, Code.TOO_LONG.value, Code.MISMATCH.value, Code.BAD_REQUEST.value})
+"""Refusals that no heartbeat changes."""
+
+
+@dataclass(slots=True)
+class History:
+    """What a request has met so far, as far as routing cares.
+
+    ``refusals``: when and why a worker refused. ``failed``: workers to avoid while others exist.
+    ``prefer``: workers that can go on with what they have.
+    """
+
+    refusals: dict[Peer, tuple[float, str]] = field(default_factory=dict)
+    failed: set[Peer] = field(default_factory=set)
+    prefer: set[Peer] = field(default_factory=set)
+
+
+class Prefix:
+    """A prompt's block hashes, computed once per kind of weights and KV."""
+
+    def __init__(self, prompt_ids: tuple[int, ...], salt: str) -> None:
+        """``salt`` keeps tenants' caches apart."""
+        self._ids = prompt_ids[:MAX_HASHED_TOKENS]
+        self._salt = salt
+        self._hashes: dict[tuple[str, str], list[bytes]] = {}
+
+    def hashes(self, status: WorkerStatus) -> list[bytes]:
+        """Names of the full blocks in caches of workers like this one."""
+        kind = (status.weights, status.kv_dtype)
+        if kind not in self._hashes:
+            full = len(self._ids) // HASH_UNIT * HASH_UNIT
+            self._hashes[kind] = chain_hashes(root_hash(*kind, salt=self._salt), self._ids[:full])
+        return self._hashes[kind]
+
+
+class Planner:
+    """Knows the workers; each route it gives is counted at its workers until they count it themselves."""
+
+    def __init__(self, roster: Roster, affinity: Affinity, in_flight: InFlight) -> None:
+        """Needs a running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._roster = roster
+        self._affinity = affinity
+        self._in_flight = in_flight
+        self._seen: dict[Peer, str] = {}
+        self._turns: dict[Peer, int] = {}
+        self._turn = 0
+
+    def look(self) -> None:
+        """Remember who may get work, so that a worker that misses beats is still known."""
+        for role in ("prefill", "decode"):
+            for member, _ in self._roster.workers(role):
+                self._seen[member.peer] = role
+
+    def forget(self, worker: Peer) -> None:
+        """The worker is gone."""
+        self._seen.pop(worker, None)
+        self._turns.pop(worker, None)
+
+    def route(self, need: Need, prefix: Prefix, history: History) -> Route | Shortage:
+        """Where this request can go now, or why nowhere."""
+        self.look()
+        return choose(
+            need,
+            self._candidates("prefill", need, prefix, history),
+            self._candidates("decode", need, prefix, history),
+        )
+
+    def place(self, route: Route, request_id: str, need: Need, prefix: Prefix) -> None:
+        """The request is sent there."""
+        self._turn += 1
+        for peer in route.peers:
+            member = self._roster.member(peer)
+            if member is None or not isinstance(member.status, WorkerStatus):
+                continue
+            hashes = prefix.hashes(member.status)
+            cached = self._affinity.cached_tokens(hashes, [peer]).get(peer, 0)
+            prefills, decodes = peer == route.prefill, peer == route.decode
+            share = Share(
+                tokens=max(need.num_tokens - cached, 0) if prefills else 0,
+                blocks=need.num_blocks,
+                seqs=need.num_choices if decodes else 0,
+            )
+            self._in_flight.place(peer, request_id, share)
+            self._affinity.note(hashes, peer)
+            self._turns[peer] = self._turn
+
+    def ready(self) -> tuple[str, list[str], int, int]:
+        """(status, paths, prefill workers, decode workers), as ``Dispatcher.ready`` promises."""
+        prefills = [status for _, status in self._roster.workers("prefill")]
+        decodes = [status for _, status in self._roster.workers("decode")]
+        counts = (len(prefills), len(decodes))
+        if {p.fingerprint for p in prefills} & {d.fingerprint for d in decodes}:
+            return ("ok", ["split"], *counts)
+        limits = {status.local_prefill_tokens for status in decodes} - {0}
+        if NO_LIMIT in limits and not prefills and "prefill" not in self._seen.values():
+            return ("ok", ["both"], *counts)
+        if limits:
+            return ("degraded", ["fallback"], *counts)
+        return ("unavailable", [], *counts)
+
+    def _candidates(self, role: str, need: Need, prefix: Prefix, history: History) -> list[Candidate]:
+        members = list(self._members(role))
+        peers = [member.peer for member, _, _ in members]
+        cached: dict[Peer, int] = {}
+        for kind in {(s.weights, s.kv_dtype): s for _, s, _ in members}.values():
+            cached.update(self._affinity.cached_tokens(prefix.hashes(kind), peers))
+        found = []
+        for member, status, fresh in members:
+            extra = self._in_flight.extra(member.peer, member.heard)
+            candidate = Candidate(
+                peer=member.peer,
+                status=status,
+                cached_tokens=cached.get(member.peer, 0),
+                extra_tokens=extra.tokens,
+                extra_blocks=extra.blocks,
+                extra_seqs=extra.seqs,
+                turn=self._turns.get(member.peer, 0),
+                avoid=member.peer in history.failed,
+                prefer=member.peer in history.prefer,
+                bar=_bar(member, status, need, history) if fresh else Bar.NOW,
+            )
+            found.append(candidate)
+        return found
+
+    def _members(self, role: str) -> Iterable[tuple[Member, WorkerStatus, bool]]:
+        """Workers of the role, and whether each is heard well enough to get work now."""
+        for peer, seen_role in self._seen.items():
+            member = self._roster.member(peer) if seen_role == role else None
+            if member is None or not isinstance(member.status, WorkerStatus):
+                continue
+            if member.status.state == "ready":
+                yield member, member.status, self._roster.fresh(member)
+
+
+def _bar(member: Member, status: WorkerStatus, need: Need, history: History) -> Bar:
+    """A refusal holds until a heartbeat after it shows room."""
+    refusal = history.refusals.get(member.peer)
+    if refusal is None:
+        return Bar.NONE
+    at, code = refusal
+    if code in FOREVER:
+        return Bar.NEVER
+    if member.heard <= at:
+        return Bar.NOW
+    if status.role == "decode":
+        full = status.num_running + status.num_waiting >= max(status.max_num_seqs, 1)
+        room = status.free_blocks - status.reserved_blocks
+        if full or room < min(need.num_blocks, status.total_blocks):
+            return Bar.NOW
+    return Bar.NONE

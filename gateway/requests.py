@@ -1,0 +1,113 @@
+"""The two bodies that ask for tokens, and the job that a checked one becomes."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from gateway.body import invalid
+from gateway.errors import GatewayError
+from gateway.http_settings import HttpSettings
+from gateway.sampling_fields import SamplingFields
+from gateway.served_model import ServedModel
+from gateway.transcript import TextSettings
+from protocol.errors import Code
+from protocol.sampling import Sampling
+
+MaxTokens = Annotated[int, Field(ge=1)]
+
+DEFAULT_COMPLETION_TOKENS = 16
+
+
+class ChatBody(SamplingFields):
+    """POST /v1/chat/completions. ``messages`` are checked one by one, by ``chat_messages``."""
+
+    messages: list[object] = Field(min_length=1)
+    max_tokens: MaxTokens | None = None
+    max_completion_tokens: MaxTokens | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0)] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    chat_template_kwargs: dict[str, object] = Field(default_factory=dict)
+
+
+class CompletionBody(SamplingFields):
+    """POST /v1/completions. ``prompt`` has four forms, told apart by ``prompts_of``."""
+
+    prompt: object
+    max_tokens: MaxTokens | None = None
+    logprobs: Annotated[int, Field(ge=0)] | None = None
+    add_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a request asks for, checked: nothing is left to refuse but by the workers.
+
+    Choice ``c`` of prompt ``p`` has index ``p * num_choices + c``. ``num_top`` alternatives are
+    reported with each token where ``text.logprobs``.
+    """
+
+    prompts: tuple[tuple[int, ...], ...]
+    num_choices: int
+    sampling: Sampling
+    text: TextSettings
+    cache_salt: str
+    label: str
+    include_usage: bool
+    continuous_usage: bool
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Over all prompts."""
+        return sum(map(len, self.prompts))
+
+
+def check_common(body: SamplingFields, settings: HttpSettings, model: ServedModel) -> None:
+    """Raise ``GatewayError`` for another model (404), too many choices, a stray option (400)."""
+    if body.model is not None and body.model != model.name:
+        raise GatewayError(
+            404,
+            f"The model {body.model[:256]!r} isn't served here, only {model.name!r}",
+            code="model_not_found",
+            param="model",
+        )
+    if body.n > settings.max_choices:
+        raise invalid("n", f"at most {settings.max_choices}")
+    if body.stream_options is not None and not body.stream:
+        raise invalid("stream_options", "only with stream true")
+
+
+def check_num_logprobs(param: str, number: int, settings: HttpSettings) -> None:
+    """Raise ``GatewayError`` (400) if more alternatives are wanted than are reported."""
+    if number > settings.max_logprobs:
+        raise invalid(param, f"at most {settings.max_logprobs}")
+
+
+def check_room(num_tokens: int, model: ServedModel, param: str, *, at_least: bool = False) -> int:
+    """Tokens that can follow a prompt. Raises ``GatewayError`` (400) if not even one can."""
+    room = model.max_model_len - num_tokens
+    if room >= 1:
+        return room
+    raise GatewayError(
+        400,
+        f"The model's context is {model.max_model_len} tokens; the prompt alone has"
+        f"{' at least' if at_least else ''} {num_tokens}, and at least one must follow. Shorten it",
+        code=Code.TOO_LONG,
+        param=param,
+    )
+
+
+def check_max_tokens(max_tokens: int, room: int, model: ServedModel, param: str) -> int:
+    """``max_tokens``. Raises ``GatewayError`` (400) if prompt and answer don't fit together."""
+    if max_tokens <= room:
+        return max_tokens
+    raise GatewayError(
+        400,
+        f"The model's context is {model.max_model_len} tokens; {max_tokens} were asked for after a"
+        f" prompt of {model.max_model_len - room}. Ask for {room} at most",
+        code=Code.TOO_LONG,
+        param=param,
+    )

@@ -1,0 +1,173 @@
+"""The JSON that clients get: whole answers and chunks, for both endpoints."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gateway.logprobs import ScoredToken, chat_logprobs, completion_logprobs
+from gateway.run import Run
+from gateway.tokenizer import TextTokenizer
+from gateway.transcript import Piece
+
+Json = dict[str, Any]
+
+
+class Shape(Protocol):
+    """How one endpoint words a choice."""
+
+    @property
+    def id_prefix(self) -> str:
+        """Start of an answer's id."""
+
+    @property
+    def whole_object(self) -> str:
+        """Kind of an unstreamed answer."""
+
+    @property
+    def chunk_object(self) -> str:
+        """Kind of a stream's events."""
+
+    def opening(self, choice: int) -> Json | None:
+        """Return what a stream says of a choice before its first piece."""
+
+    def piece(self, piece: Piece) -> Json:
+        """Return a piece in a stream; its finish reason follows in ``ending``."""
+
+    def ending(self, piece: Piece) -> Json:
+        """Return a choice's last word in a stream, with tokens that have no text to go with."""
+
+    def whole(self, piece: Piece) -> Json:
+        """Return a choice in an unstreamed answer: all its pieces in one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatShape:
+    """POST /v1/chat/completions."""
+
+    tokenizer: TextTokenizer
+    logprobs: bool
+    id_prefix: str = "chatcmpl-"
+    whole_object: str = "chat.completion"
+    chunk_object: str = "chat.completion.chunk"
+
+    def opening(self, choice: int) -> Json | None:
+        """Return the role."""
+        return self._delta(choice, {"role": "assistant", "content": ""}, ())
+
+    def piece(self, piece: Piece) -> Json:
+        """Return content."""
+        return self._delta(piece.choice, {"content": piece.text}, piece.tokens)
+
+    def ending(self, piece: Piece) -> Json:
+        """Return an empty delta."""
+        choice = self._delta(piece.choice, {}, piece.tokens)
+        return {**choice, "finish_reason": piece.finish_reason, "stop_reason": piece.stop_reason}
+
+    def whole(self, piece: Piece) -> Json:
+        """Return a message."""
+        return {
+            "index": piece.choice,
+            "message": {"role": "assistant", "content": piece.text, "refusal": None},
+            "logprobs": chat_logprobs(self.tokenizer, piece.tokens) if self.logprobs else None,
+            "finish_reason": piece.finish_reason,
+            "stop_reason": piece.stop_reason,
+        }
+
+    def _delta(self, choice: int, delta: Json, tokens: Sequence[ScoredToken]) -> Json:
+        logprobs = chat_logprobs(self.tokenizer, tokens) if tokens else None
+        return {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionShape:
+    """POST /v1/completions: the same form streamed and not."""
+
+    tokenizer: TextTokenizer
+    logprobs: bool
+    id_prefix: str = "cmpl-"
+    whole_object: str = "text_completion"
+    chunk_object: str = "text_completion"
+
+    def opening(self, choice: int) -> Json | None:
+        """Return nothing."""
+        return None
+
+    def piece(self, piece: Piece) -> Json:
+        """Return text."""
+        return self._choice(piece, piece.text, bool(piece.tokens), None)
+
+    def ending(self, piece: Piece) -> Json:
+        """Return no text."""
+        choice = self._choice(piece, "", bool(piece.tokens), piece.finish_reason)
+        return {**choice, "stop_reason": piece.stop_reason}
+
+    def whole(self, piece: Piece) -> Json:
+        """Return all text."""
+        choice = self._choice(piece, piece.text, self.logprobs, piece.finish_reason)
+        return {**choice, "stop_reason": piece.stop_reason}
+
+    def _choice(self, piece: Piece, text: str, logprobs: bool, finish_reason: str | None) -> Json:
+        return {
+            "index": piece.choice,
+            "text": text,
+            "logprobs": completion_logprobs(self.tokenizer, piece.tokens) if logprobs else None,
+            "finish_reason": finish_reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What all bodies of one answer have in common."""
+
+    run: Run
+    shape: Shape
+    model: str
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, choices: list[Json]) -> Json:
+        """Return an unstreamed answer."""
+        return {**self._head(self.shape.whole_object), "choices": choices, "usage": self.usage()}
+
+    def chunk(self, choices: list[Json]) -> Json:
+        """Return one event of a stream."""
+        chunk = {**self._head(self.shape.chunk_object), "choices": choices}
+        if self.run.job.continuous_usage or not choices:
+            chunk["usage"] = self.usage()
+        return chunk
+
+    def usage(self) -> Json:
+        """Count tokens so far; ``cached_tokens`` are prompt tokens whose compute was skipped."""
+        num_prompt, num_output = self.run.job.num_prompt_tokens, self.run.num_tokens
+        return {
+            "prompt_tokens": num_prompt,
+            "completion_tokens": num_output,
+            "total_tokens": num_prompt + num_output,
+            "prompt_tokens_details": {"cached_tokens": self.run.num_cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        }
+
+    def headers(self) -> dict[str, str]:
+        """Return what is known as soon as the first token is."""
+        return {"x-kvferry-request-id": self.run.request_id, "x-kvferry-path": self.run.path}
+
+    def _head(self, name: str) -> Json:
+        return {
+            "id": f"{self.shape.id_prefix}{self.run.request_id}",
+            "object": name,
+            "created": self.created,
+            "model": self.model,
+        }
+
+
+def joined(pieces: list[Piece]) -> Piece:
+    """Return all pieces of one choice as one."""
+    last = pieces[-1]
+    return Piece(
+        last.choice,
+        "".join(piece.text for piece in pieces),
+        [token for piece in pieces for token in piece.tokens],
+        last.num_tokens,
+        last.finish_reason,
+        last.stop_reason,
+    )

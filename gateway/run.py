@@ -1,0 +1,181 @@
+"""One HTTP request's generations on their way: tokens of all its prompts in, pieces out."""
+
+import asyncio
+import time
+from collections import deque
+
+from gateway.access_log import RequestRecord
+from gateway.errors import GatewayError
+from gateway.generation import Dispatcher, Generation, Stream, Update
+from gateway.metrics import HttpMetrics
+from gateway.requests import Job
+from gateway.tokenizer import TextTokenizer
+from gateway.transcript import Piece, Transcript
+from runtime.logs import get_logger
+from runtime.tasks import spawn
+
+log = get_logger("gateway.run")
+
+MAX_READY = 1024
+"""Pieces that wait for a slow client; then its tokens wait where the dispatcher keeps them."""
+
+
+class Run:
+    """Started once, then read to its end or closed. Belongs to one event loop."""
+
+    def __init__(
+        self, job: Job, tokenizer: TextTokenizer, record: RequestRecord, metrics: HttpMetrics
+    ) -> None:
+        self.job = job
+        self._record = record
+        self._metrics = metrics
+        self._transcripts = [
+            Transcript(number, tokenizer, job.sampling, job.text)
+            for number in range(len(job.prompts) * job.num_choices)
+        ]
+        self._num_open = len(self._transcripts)
+        self._last_token = [0.0] * len(self._transcripts)
+        self._streams: dict[int, Stream] = {}
+        self._pumps: list[asyncio.Task[None]] = []
+        self._ready: deque[Piece] = deque()
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._failure: Exception | None = None
+
+    @property
+    def num_choices(self) -> int:
+        """Over all prompts."""
+        return len(self._transcripts)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all choices so far, as usage counts them."""
+        return self._record.num_tokens
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens whose compute was skipped, over all prompts."""
+        return sum(stream.num_cached_tokens for stream in self._streams.values())
+
+    @property
+    def request_id(self) -> str:
+        """The dispatcher's id of the first prompt's request; "" before it was submitted."""
+        return self._streams[0].request_id if 0 in self._streams else ""
+
+    @property
+    def path(self) -> str:
+        """How the first tokens were made: that of the first prompt which has any."""
+        return next((each.path for each in self._streams.values() if each.path), "")
+
+    async def start(self, dispatcher: Dispatcher) -> None:
+        """Submit every prompt and wait for the first token of any.
+
+        Raises ``GatewayError``, or what a broken dispatcher raises; nothing is left running then,
+        nor when this is cancelled.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(len(self.job.prompts)):
+                    group.create_task(self._submit(dispatcher, number))
+            await self._news.wait()
+            if not self._ready:
+                self._raise_failure()
+        except ExceptionGroup as group_error:
+            self.close("another prompt of the request failed")
+            raise group_error.exceptions[0] from None
+        except BaseException:
+            self.close("client disconnected")
+            raise
+
+    async def batch(self) -> list[Piece]:
+        """Pieces that are ready, at least one; none when every choice has ended.
+
+        Raises ``GatewayError`` or what a broken dispatcher raised, after the pieces before it.
+        """
+        while not self._ready and self._num_open:
+            self._raise_failure()
+            self._news.clear()
+            await self._news.wait()
+        pieces = list(self._ready)
+        self._ready.clear()
+        self._room.set()
+        return pieces
+
+    def close(self, reason: str) -> None:
+        """Cancel what hasn't ended. Idempotent; nothing to do after the last choice's end."""
+        self._note()
+        if not self._num_open:
+            return  # each stream ends by itself, and its pump with it
+        for stream in self._streams.values():
+            stream.cancel(reason)
+        for pump in self._pumps:
+            pump.cancel()
+
+    async def _submit(self, dispatcher: Dispatcher, number: int) -> None:
+        job = self.job
+        stream = await dispatcher.submit(
+            Generation(
+                prompt_ids=job.prompts[number],
+                num_choices=job.num_choices,
+                sampling=job.sampling,
+                cache_salt=job.cache_salt,
+                label=job.label,
+            )
+        )
+        self._streams[number] = stream
+        self._pumps.append(spawn(self._pump(number, stream), f"pump-{stream.request_id}"))
+
+    async def _pump(self, number: int, stream: Stream) -> None:
+        own = self._transcripts[number * self.job.num_choices :][: self.job.num_choices]
+        try:
+            async for update in stream.updates():
+                self._take(stream, own[update.choice], update)
+                while len(self._ready) >= MAX_READY:
+                    self._room.clear()
+                    await self._room.wait()
+            if not all(transcript.finish_reason for transcript in own):
+                raise RuntimeError("the updates of a request stopped before its choices had ended")
+        except GatewayError as error:
+            self._fail(error)
+        except Exception as error:
+            log.exception("pump_failed", request_id=stream.request_id)
+            self._fail(error)
+
+    def _take(self, stream: Stream, transcript: Transcript, update: Update) -> None:
+        if transcript.finish_reason:
+            return  # it ended here, at a stop string; what comes after is wasted
+        before = transcript.num_tokens
+        piece = transcript.add(update)
+        if transcript.stopped_here:
+            stream.stop(update.choice, transcript.num_tokens)
+        self._record.num_tokens += transcript.num_tokens - before
+        self._measure(transcript.choice)
+        if transcript.finish_reason:
+            self._num_open -= 1
+            self._record.finish_reasons.append(transcript.finish_reason)
+            self._metrics.choice_ended(transcript.finish_reason)
+        self._ready.append(piece)
+        self._news.set()
+
+    def _measure(self, choice: int) -> None:
+        now = time.monotonic()
+        if self._record.first_token is None:
+            self._record.first_token = now
+            self._metrics.first_token(self.path, now - self._record.started)
+        elif self._last_token[choice]:
+            self._metrics.between_tokens(now - self._last_token[choice])
+        self._last_token[choice] = now
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = self._failure or error
+        self._news.set()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _note(self) -> None:
+        record = self._record
+        record.request_id, record.path = self.request_id, self.path
+        record.num_cached_tokens = self.num_cached_tokens
+        record.num_attempts = max((each.num_attempts for each in self._streams.values()), default=0)

@@ -1,0 +1,78 @@
+"""Settings of the gateway."""
+
+from dataclasses import dataclass
+
+from runtime import units
+from runtime.service_settings import ServiceSettings
+from runtime.settings import setting
+
+_SECONDS = units.seconds(0.05, 7 * 24 * 3600.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings(ServiceSettings):
+    """What the gateway is told at start; tokenizer and template are read from `model`."""
+
+    host: str = setting(
+        units.text,
+        "127.0.0.1",
+        "address to listen on. Any other than loopback opens the API to the network: set --api-key",
+        metavar="ADDRESS",
+    )
+    port: int = setting(units.integer(0, 65535), 8000, "port to listen on", metavar="PORT")
+    api_key: tuple[str, ...] = setting(
+        units.texts,
+        (),
+        "key that clients must send as a bearer token; may be repeated, any of them is taken "
+        "(better in the variable, comma-separated: command lines can be read by everyone on the "
+        "host)",
+        metavar="KEY",
+        secret=True,
+        repeat=True,
+    )
+    gateway_id: str = setting(
+        units.text,
+        "",
+        "name of this gateway, unique in the deployment; default: made at start",
+        metavar="ID",
+    )
+    max_waiting: int = setting(
+        units.integer(1, 1 << 20),
+        1024,
+        "requests that may wait here before new ones get 429. Raising it lengthens the wait",
+        metavar="N",
+    )
+    max_body_bytes: int = setting(
+        units.num_bytes,
+        8 << 20,
+        "longest request body. Raising it lets one client hold more memory",
+        metavar="SIZE",
+    )
+    queue_timeout: float = setting(
+        _SECONDS,
+        120.0,
+        "seconds a request may wait for its workers. Raising it keeps clients waiting longer under "
+        "overload",
+        metavar="SECONDS",
+    )
+    prefill_timeout: float = setting(
+        _SECONDS,
+        300.0,
+        "seconds from the start of prefill to the first token. Raising it holds blocks of stuck "
+        "requests longer",
+        metavar="SECONDS",
+    )
+    transfer_timeout: float = setting(
+        _SECONDS,
+        30.0,
+        "seconds from the first token until the decode worker has the blocks. Raising it holds "
+        "blocks on both sides longer",
+        metavar="SECONDS",
+    )
+    decode_timeout: float = setting(
+        _SECONDS,
+        3600.0,
+        "seconds from adoption to the last token. Raising it holds blocks of endless requests "
+        "longer",
+        metavar="SECONDS",
+    )

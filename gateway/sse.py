@@ -1,0 +1,108 @@
+"""An answer as a stream of server-sent events."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.access_log import RequestRecord, record_of
+from gateway.disconnect import ClientGone, until_gone
+from gateway.errors import GatewayError
+from gateway.http_errors import internal_error
+from gateway.http_settings import HttpSettings
+from gateway.responses import Answer
+from gateway.transcript import Piece
+from runtime.logs import get_logger
+
+log = get_logger("gateway.sse")
+
+DONE = b"data: [DONE]\n\n"
+KEEPALIVE = b": keep-alive\n\n"
+
+
+class EventStream(Response):
+    """Sends a run's pieces as they come: what is ready together goes out in one write.
+
+    Its first token has come when it is made. An error is an event with ``error``, then [DONE].
+    """
+
+    def __init__(self, answer: Answer, settings: HttpSettings) -> None:
+        super().__init__(
+            media_type="text/event-stream",
+            headers={"cache-control": "no-cache", "x-accel-buffering": "no", **answer.headers()},
+        )
+        del self.headers["content-length"]
+        self._answer = answer
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it all. Raises ``ClientGone``; in any case nothing of the run is left."""
+        reason = "client disconnected"
+        try:
+            await until_gone(receive, self._send_all(send, record_of(scope)))
+        except ClientGone as gone:
+            reason = gone.reason
+            raise
+        finally:
+            self._answer.run.close(reason)
+
+    async def _send_all(self, send: Send, record: RequestRecord) -> None:
+        start = {
+            "type": "http.response.start",
+            "status": self.status_code,
+            "headers": self.raw_headers,
+        }
+        await send(start)
+        async for body in self._events(record):
+            try:
+                async with asyncio.timeout(self._settings.write_timeout_s):
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+            except TimeoutError as error:
+                raise ClientGone("client reads too slowly") from error
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _events(self, record: RequestRecord) -> AsyncIterator[bytes]:
+        run = self._answer.run
+        yield b"".join(self._opening())
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(self._settings.keepalive_s):
+                        pieces = await run.batch()
+                except TimeoutError:
+                    yield KEEPALIVE
+                    continue
+                if not pieces:
+                    break
+                yield b"".join(event for piece in pieces for event in self._piece(piece))
+            if run.job.include_usage:
+                yield _event(self._answer.chunk([]))
+        except GatewayError as error:
+            record.error_code = error.code or str(error.status)
+            yield _event(error.body())
+        except Exception:
+            log.exception("stream_failed", request_id=run.request_id)
+            record.error_code = "internal_error"
+            yield _event(internal_error().body())
+        yield DONE
+
+    def _opening(self) -> list[bytes]:
+        answer = self._answer
+        opened = [answer.shape.opening(choice) for choice in range(answer.run.num_choices)]
+        return [_event(answer.chunk([choice])) for choice in opened if choice is not None]
+
+    def _piece(self, piece: Piece) -> list[bytes]:
+        answer, events = self._answer, []
+        if piece.text or (piece.tokens and not piece.finish_reason):
+            events.append(_event(answer.chunk([answer.shape.piece(piece)])))
+            piece.tokens = []
+        if piece.finish_reason:
+            events.append(_event(answer.chunk([answer.shape.ending(piece)])))
+        return events
+
+
+def _event(body: object) -> bytes:
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    return b"data: " + text.encode() + b"\n\n"

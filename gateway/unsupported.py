@@ -1,0 +1,85 @@
+"""Fields that OpenAI's or other servers' clients know and that aren't built here yet.
+
+They are refused, not ignored: an answer that silently drops a constraint is worse than an error.
+A value that asks for nothing (null, empty, the default) passes. Fields that aren't listed and
+unknown ones change no answer and are ignored.
+"""
+
+from collections.abc import Mapping
+
+from gateway.errors import GatewayError
+
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "response_format": ({"type": "text"},),
+    "tools": (),
+    "tool_choice": ("none", "auto"),
+    "functions": (),
+    "function_call": ("none", "auto"),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "logits_processors": (),
+    "prompt_logprobs": (),
+    "use_beam_search": (),
+    "best_of": (1,),
+    "suffix": (),
+    "echo": (),
+    "audio": (),
+    "modalities": (["text"],),
+    "web_search_options": (),
+    "prompt_embeds": (),
+    "truncate_prompt_tokens": (),
+    "chat_template": (),
+    "documents": (),
+    "media_io_kwargs": (),
+    "mm_processor_kwargs": (),
+    "allowed_token_ids": (),
+    "bad_words": (),
+    "bad_words_token_ids": (),
+    "logprob_token_ids": (),
+    "return_token_ids": (),
+    "return_tokens_as_token_ids": (),
+    "return_prompt_text": (),
+    "return_token_offsets": (),
+    "return_assistant_tokens_mask": (),
+    "thinking_token_budget": (),
+    "repetition_detection": (),
+    "vllm_xargs": (),
+    "kv_transfer_params": (),
+    "ec_transfer_params": (),
+}
+
+_BESIDE_NO_TOOLS = ("tools", "functions")
+
+
+def refuse_unsupported(fields: Mapping[str, object]) -> None:
+    """Raise ``GatewayError`` (400, ``unsupported_parameter``) if a field asks for more."""
+    for name, neutral in _NEUTRAL.items():
+        value = fields.get(name)
+        if _is_empty(value) or value in neutral or _switched_off(name, fields):
+            continue
+        raise GatewayError(
+            400,
+            f"{name} isn't supported by this server; leave it out",
+            code="unsupported_parameter",
+            param=name,
+        )
+
+
+def _is_empty(value: object) -> bool:
+    """Say whether it asks for nothing; 0 isn't empty."""
+    return value is None or value is False or value in ("", [], {})
+
+
+def _switched_off(name: str, fields: Mapping[str, object]) -> bool:
+    """Say whether another field makes it harmless: tools that may not be called aren't shown."""
+    if name in _BESIDE_NO_TOOLS:
+        return "none" in (fields.get("tool_choice"), fields.get("function_call"))
+    return name == "best_of" and _keeps_all(fields)
+
+
+def _keeps_all(fields: Mapping[str, object]) -> bool:
+    """Say whether there are as many candidates as choices."""
+    return fields.get("best_of") == fields.get("n")
