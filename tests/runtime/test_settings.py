@@ -147,9 +147,7 @@ def test_settings_survive_the_way_through_flags_and_environment() -> None:
 
 
 def test_secrets_are_never_put_on_a_command_line() -> None:
-    gateway = GatewaySettings(
-        api_key=("k1", "k2"), nats_url="nats://u:secret@h", redis_url="redis://:secret@h"
-    )
+    gateway = GatewaySettings(api_key=("k1", "k2"), nats_url="nats://u:secret@h", redis_url="redis://:secret@h")
     assert to_flags(gateway) == []
     assert to_environment(gateway) == {
         "KVFERRY_API_KEY": "k1,k2",

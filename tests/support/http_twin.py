@@ -112,9 +112,11 @@ def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def serving(app: ASGIApp) -> AsyncIterator[int]:
-    """Serve `app` on a free loopback port, in the running loop."""
+async def serving(app: ASGIApp, send_buffer: int = 0) -> AsyncIterator[int]:
+    """Serve `app` on a free loopback port, in the running loop; the kernel's buffer may be small."""
     listener = socket.create_server(("127.0.0.1", 0))
+    if send_buffer:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     port: int = listener.getsockname()[1]
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
     task = asyncio.ensure_future(server.serve(sockets=[listener]))

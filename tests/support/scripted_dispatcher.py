@@ -1,7 +1,7 @@
 """A dispatcher that says what a test wrote down, and a small model to say it with."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -30,7 +30,7 @@ TEMPLATE = (
 )
 
 Step = Update | Exception | asyncio.Event
-Script = Callable[[Generation], Sequence[Step]]
+Script = Callable[[Generation], Iterable[Step]]
 
 
 @cache
@@ -102,13 +102,21 @@ def says(
     return updates
 
 
+def never_ends(text: str) -> Iterator[Update]:
+    """Say `text` again and again, all of it at a time."""
+    ids, first = ids_of(text), 0
+    while True:
+        yield Update(0, first, ids, (), "", NO_TOKEN)
+        first += len(ids)
+
+
 @dataclass
 class ScriptedStream:
     """One request of the twin. `stopped` are (choice, num_tokens), `cancelled` the reasons."""
 
     request_id: str
     generation: Generation
-    steps: Sequence[Step]
+    steps: Iterable[Step]
     path: str = "split"
     num_cached_tokens: int = 0
     num_attempts: int = 1

@@ -1,0 +1,212 @@
+"""Routes beside generation, keys, and errors of the server itself."""
+
+import logging
+
+import pytest
+
+from gateway.errors import GatewayError, from_code
+from gateway.http_settings import HttpSettings
+from protocol.errors import Code
+from tests.support.http_twin import CHAT, COMPLETIONS, Api, error_of, events_of
+from tests.support.scripted_dispatcher import ids_of, says, small_model
+
+LOCKED = HttpSettings(api_keys=("first-key", "second-key"))
+
+
+def test_the_model_is_listed_and_described() -> None:
+    api = Api()
+    [card] = api.get("/v1/models").json()["data"]
+    assert card["id"] == "toy"
+    assert card["object"] == "model"
+    assert card["created"] == 1_700_000_000
+    assert card["max_model_len"] == 512
+    assert api.get("/v1/models/toy").json() == card
+    assert error_of(api.get("/v1/models/org/other"), 404)["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+def test_health_says_which_paths_can_generate(path: str) -> None:
+    api = Api()
+    api.dispatcher.state = ("degraded", ["fallback"], 0, 2)
+    response = api.get(path)
+    assert response.status_code == 200
+    assert response.json() == {
+        "status": "degraded",
+        "paths": ["fallback"],
+        "prefill_workers": 0,
+        "decode_workers": 2,
+        "model": "toy",
+    }
+
+
+def test_health_is_503_when_no_path_can_generate() -> None:
+    api = Api()
+    api.dispatcher.state = ("unavailable", [], 1, 0)
+    response = api.get("/health")
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "1"
+    assert response.json()["status"] == "unavailable"
+    assert api.get("/live").status_code == 200
+
+
+def test_the_version_is_named() -> None:
+    assert isinstance(Api().get("/version").json()["version"], str)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nothing", 404),
+        ("GET", "/v1/models/", 404),
+        ("GET", CHAT, 405),
+        ("DELETE", "/v1/models", 405),
+    ],
+)
+def test_an_unknown_route_or_method_has_the_same_shape_of_error(
+    method: str, path: str, status: int
+) -> None:
+    assert error_of(Api().request(method, path), status)["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/toy", "/openapi.json", "/nothing"])
+@pytest.mark.parametrize("header", [None, "Bearer wrong", "first-key", "Basic first-key", "Bearer"])
+def test_a_route_without_a_valid_key_is_refused(path: str, header: str | None) -> None:
+    api = Api(settings=LOCKED)
+    response = api.get(path, headers={"authorization": header} if header else {})
+    assert error_of(response, 401)["code"] == "invalid_api_key"
+    assert response.headers["www-authenticate"] == "Bearer"
+
+
+def test_two_keys_in_one_request_are_refused() -> None:
+    headers = [("authorization", "Bearer first-key"), ("authorization", "Bearer first-key")]
+    error_of(Api(settings=LOCKED).get("/v1/models", headers=headers), 401)
+
+
+def test_generation_needs_a_key_before_the_body_is_read() -> None:
+    api = Api(settings=LOCKED)
+    for path in (CHAT, COMPLETIONS):
+        error_of(api.request("POST", path, content=b"not json"), 401)
+
+
+@pytest.mark.parametrize("header", ["Bearer first-key", "bearer second-key"])
+def test_any_of_the_keys_opens(header: str) -> None:
+    response = Api(settings=LOCKED).get("/v1/models", headers={"authorization": header})
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/health", "/live", "/ready", "/metrics", "/version"])
+def test_probes_need_no_key(path: str) -> None:
+    assert Api(settings=LOCKED).get(path).status_code == 200
+
+
+def test_the_description_names_the_bodies_fields() -> None:
+    paths = Api().get("/openapi.json").json()["paths"]
+    body = paths[CHAT]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert "messages" in body["properties"]
+    assert "$defs" not in body
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "retry"),
+    [(Code.QUEUE_FULL, 429, "1"), (Code.NO_WORKER, 503, "1"), (Code.NEVER_FITS, 400, None)],
+)
+def test_a_refusal_keeps_its_status_and_says_when_to_come_back(
+    code: Code, status: int, retry: str | None
+) -> None:
+    for stream in (False, True):
+        api = Api()
+        api.dispatcher.refusal = from_code(code, "not now")
+        response = api.chat(stream=stream)
+        assert error_of(response, status)["code"] == code
+        assert response.headers.get("retry-after") == retry
+
+
+def test_an_error_that_comes_again_says_that_it_will() -> None:
+    response = Api([from_code(Code.ENGINE, "broken")]).chat()
+    assert error_of(response, 500)["code"] == "engine_failed"
+    assert response.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_error_before_the_first_token_is_a_plain_status(stream: bool) -> None:
+    api = Api([from_code(Code.TRANSFER, "lost")])
+    error_of(api.chat(stream=stream), 503)
+    assert api.dispatcher.streams[0].cancelled
+
+
+def test_an_error_in_mid_stream_is_an_event_and_the_stream_ends() -> None:
+    api = Api([*says("abc xyz")[:2], from_code(Code.WORKER_LOST, "gone")])
+    events = events_of(api.chat(stream=True))
+    assert events[-1] == {
+        "error": {"message": "gone", "type": "server_error", "param": None, "code": "worker_lost"}
+    }
+    assert api.dispatcher.streams[0].cancelled
+
+
+def test_an_error_after_the_first_token_is_a_status_when_not_streamed() -> None:
+    api = Api([*says("abc xyz")[:2], GatewayError(504, "late", type="server_error", code="x")])
+    assert error_of(api.chat(), 504)["code"] == "x"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_bug_is_a_500_that_tells_nothing_and_is_logged(
+    stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = Api([ValueError("secret")])
+    with caplog.at_level(logging.ERROR):
+        error = error_of(api.chat(stream=stream), 500)
+    assert error["code"] == "internal_error"
+    assert "secret" not in error["message"]
+    assert "secret" in caplog.text
+
+
+def test_updates_that_stop_early_are_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.CRITICAL):
+        error_of(Api(says("abc xyz")[:2]).chat(), 500)
+
+
+def test_one_failing_prompt_ends_the_request_and_the_others() -> None:
+    api = Api(
+        lambda generation: (
+            [from_code(Code.NO_SPACE, "full")]
+            if generation.prompt_ids == ids_of("xyz")
+            else says("hello world")[:-1]
+        )
+    )
+    error_of(api.complete(prompt=["abc", "xyz"]), 429)
+    assert all(stream.cancelled for stream in api.dispatcher.streams)
+
+
+def test_metrics_count_requests_tokens_and_ends() -> None:
+    api = Api(says("abc xyz"), model=small_model())
+    api.chat()
+    api.chat(temperature=9)
+    api.get("/nothing/at/all")
+    lines = api.get("/metrics").text.splitlines()
+    num_tokens = float(len(ids_of("abc xyz")))
+    for line in (
+        f'kvferry_gateway_requests_total{{route="{CHAT}",status="200"}} 1.0',
+        f'kvferry_gateway_requests_total{{route="{CHAT}",status="400"}} 1.0',
+        'kvferry_gateway_requests_total{route="none",status="404"} 1.0',
+        'kvferry_gateway_paths_total{path="split"} 1.0',
+        f"kvferry_gateway_output_tokens_total {num_tokens}",
+        'kvferry_gateway_choices_total{finish_reason="length"} 1.0',
+        'kvferry_gateway_first_token_seconds_count{path="split"} 1.0',
+        f"kvferry_gateway_between_tokens_seconds_count {num_tokens - 1}",
+        "kvferry_gateway_requests_running 1.0",
+    ):
+        assert line in lines
+
+
+def test_each_request_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        Api(says("abc")).chat()
+    [record] = [each for each in caplog.records if each.getMessage() == "request"]
+    fields = record.__dict__["fields"]
+    assert fields["route"] == CHAT
+    assert fields["status"] == 200
+    assert fields["request_id"] == "req0"
+    assert fields["path"] == "split"
+    assert fields["attempts"] == 1
+    assert fields["tokens"] == len(ids_of("abc"))
+    assert fields["finish"] == "length"

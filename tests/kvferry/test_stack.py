@@ -1,0 +1,123 @@
+"""What `up` would start, from its flags."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from kvferry import stack as stacks
+from kvferry.errors import UsageError
+from kvferry.stack import Stack, child_specs, read_stack, with_brokers
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "usable_cores", lambda: 2)
+
+
+def specs(stack: Stack, environ: dict[str, str]) -> dict[str, tuple[list[str], dict[str, str]]]:
+    found = child_specs(stack, environ)
+    return {spec.name: (list(spec.command), dict(spec.environment)) for spec in found}
+
+
+def test_by_default_there_is_one_of_each_and_the_gateway_comes_last() -> None:
+    names = [spec.name for spec in child_specs(read_stack([], {}), {})]
+    assert names == ["prefill-1", "decode-1", "gateway-1"]
+
+
+def test_as_many_workers_start_as_were_asked_for() -> None:
+    stack = read_stack(["--prefill", "2", "--decode", "3"], {})
+    assert stack.worker_names == ["prefill-1", "prefill-2", "decode-1", "decode-2", "decode-3"]
+    assert stack.worker.host_workers == 5
+
+
+def test_role_both_has_decode_workers_alone_and_no_limit_for_prompts() -> None:
+    stack = read_stack(["--role", "both"], {})
+    assert stack.worker_names == ["decode-1"]
+    assert stack.worker.local_prefill_tokens == -1
+    assert stack.num_prefill == 0
+    assert stack.worker.host_workers == 1
+
+
+@pytest.mark.parametrize("argv", [["--prefill", "2"], ["--local-prefill-tokens", "100"]])
+def test_what_has_no_meaning_with_role_both_is_refused(argv: list[str]) -> None:
+    with pytest.raises(UsageError, match="no meaning with --role both"):
+        read_stack(["--role", "both", *argv], {})
+
+
+@pytest.mark.parametrize("flag", ["--worker-id=x", "--status-port=1", "--host-workers=2"])
+def test_what_up_decides_itself_is_no_flag(flag: str) -> None:
+    with pytest.raises(UsageError, match="unknown flag"):
+        read_stack([flag], {})
+
+
+def test_a_command_line_names_service_and_worker() -> None:
+    commands = {name: command for name, (command, _) in specs(read_stack([], {}), {}).items()}
+    for name, command in commands.items():
+        start = command.index("kvferry")
+        assert command[start - 1] == "-m"
+        assert command[start + 1] == name.split("-")[0]
+        assert command[-1] == name
+
+
+def test_flags_reach_the_service_they_are_for() -> None:
+    argv = ["--max-num-seqs", "3", "--port", "9", "--max-model-len", "512", "--host", "0.0.0.0"]
+    started = specs(read_stack(argv, {}), {})
+    gateway, decode = started["gateway-1"][0], started["decode-1"][0]
+    assert "--port=9" in gateway
+    assert "--host=0.0.0.0" in gateway
+    assert "--max-model-len=512" in gateway
+    assert "--max-model-len=512" in decode
+    assert "--max-num-seqs=3" in decode
+    assert not any("--host=" in word or "--port=" in word for word in decode)
+
+
+def test_secrets_reach_children_by_environment_alone() -> None:
+    stack = read_stack(["--api-key", "hush"], {})
+    stack = with_brokers(stack, "nats://kvferry:whisper@h:1", "redis://:murmur@h:2/0")
+    started = specs(stack, {})
+    for command, _ in started.values():
+        shown = " ".join(command)
+        assert not any(secret in shown for secret in ("hush", "whisper", "murmur"))
+    _, environment = started["gateway-1"]
+    assert environment["KVFERRY_API_KEY"] == "hush"
+    assert environment["KVFERRY_NATS_URL"] == "nats://kvferry:whisper@h:1"
+    _, environment = started["decode-1"]
+    assert environment["KVFERRY_REDIS_URL"] == "redis://:murmur@h:2/0"
+    assert "KVFERRY_API_KEY" not in environment
+
+
+def test_variables_are_read_by_up_and_not_again_by_its_children(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environ = {"KVFERRY_MAX_NUM_SEQS": "5", "KVFERRY_DECODE": "2", "KVFERRY_CACHE": "/c"}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    started = specs(read_stack([]), dict(os.environ))
+    command, environment = started["decode-2"]
+    assert "--max-num-seqs=5" in command
+    assert "KVFERRY_MAX_NUM_SEQS" not in environment
+    assert environment["KVFERRY_CACHE"] == "/c"
+
+
+def test_cores_are_divided_among_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    command, environment = specs(read_stack([], {}), {})["decode-1"]
+    assert "--num-threads=1" in command
+    assert environment["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setattr(stacks, "usable_cores", lambda: 16)
+    assert read_stack([], {}).worker.num_threads == 8
+    assert read_stack(["--num-threads", "3"], {}).worker.num_threads == 3
+    assert read_stack(["--role", "both"], {}).worker.num_threads == 0
+
+
+def test_the_gateway_keeps_its_threads() -> None:
+    _, environment = specs(read_stack([], {}), {})["gateway-1"]
+    assert "OMP_NUM_THREADS" not in environment
+
+
+def test_settings_complete_at_start_are_passed_on() -> None:
+    stack = read_stack([], {})
+    stack = replace(stack, worker=replace(stack.worker, model="/m", served_model_name="n"))
+    command, _ = specs(stack, {})["prefill-1"]
+    assert "--model=/m" in command
+    assert "--served-model-name=n" in command

@@ -1,0 +1,178 @@
+"""A dispatcher on a memory bus, with scripted workers: what its tests share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from gateway.dispatch_settings import DispatchSettings
+from gateway.dispatcher import GatewayDispatcher
+from gateway.errors import GatewayError
+from gateway.generation import Generation, Stream, Update
+from gateway.outcome import DispatchMetrics, Outcome
+from protocol.sampling import Sampling
+from runtime.identity import new_peer
+from runtime.memory_bus import MemoryBus, MemoryHub
+from runtime.postbox import Postbox
+from runtime.roster import Roster
+from tests.support.scripted_worker import ScriptedWorker, token
+
+DEADLINE_S = 10.0
+QUICK = DispatchSettings(ack_s=0.005, gap_s=0.01, wanted_s=0.03, ask_s=0.15, queue_s=5.0)
+
+
+def tokens(choice: int, count: int) -> list[int]:
+    """What a choice of this length says."""
+    return [token(choice, index) for index in range(count)]
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """A loop of its own, with a deadline."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await work
+
+    asyncio.run(bounded())
+
+
+class Counts(DispatchMetrics):
+    """Keeps what the hooks heard."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+        self.paths: list[str] = []
+        self.refusals: list[tuple[str, str]] = []
+        self.moves: list[tuple[str, str]] = []
+        self.num_resent = 0
+
+    def routed(self, path: str) -> None:
+        self.paths.append(path)
+
+    def refused(self, role: str, code: str) -> None:
+        self.refusals.append((role, code))
+
+    def moved(self, phase: str, code: str) -> None:
+        self.moves.append((phase, code))
+
+    def resent(self) -> None:
+        self.num_resent += 1
+
+    def ended(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+
+class Rig:
+    """One gateway. Workers are made by ``prefill`` and ``decode``, and known once these return."""
+
+    def __init__(self, settings: DispatchSettings) -> None:
+        self.hub = MemoryHub()
+        self.counts = Counts()
+        self.bus = MemoryBus(self.hub)
+        self.postbox = Postbox(self.bus, new_peer("gateway-1"))
+        self.roster = Roster(self.postbox)
+        self.dispatcher = GatewayDispatcher(self.postbox, self.roster, settings, self.counts)
+        self.workers: list[ScriptedWorker] = []
+
+    async def prefill(self, worker_id: str = "p1", **load: object) -> ScriptedWorker:
+        return await self._worker(worker_id, "prefill", load)
+
+    async def decode(self, worker_id: str = "d1", **load: object) -> ScriptedWorker:
+        return await self._worker(worker_id, "decode", load)
+
+    async def submit(
+        self, max_tokens: int = 5, n: int = 1, prompt: int | tuple[int, ...] = 40, salt: str = ""
+    ) -> Stream:
+        ids = tuple(range(prompt)) if isinstance(prompt, int) else prompt
+        return await self.dispatcher.submit(Generation(ids, n, Sampling(max_tokens=max_tokens), salt))
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Return when it holds; the test's deadline bounds it."""
+        while not condition():
+            await asyncio.sleep(0.001)
+
+    async def nothing_left(self) -> None:
+        """The gateway keeps nothing of any request."""
+        await self.until(lambda: not any(self.dispatcher.counts().values()))
+        await self.until(lambda: not self.dispatcher._desk.repeats._open)
+
+    async def all_let_go(self) -> None:
+        """Neither do the workers hold anything that isn't acknowledged."""
+        await self.nothing_left()
+        for worker in self.workers:
+            await self.until(lambda w=worker: not any(map(w.emitter.num_unacknowledged, w.held)))  # type: ignore[misc]
+
+    async def _worker(self, worker_id: str, role: str, load: dict[str, object]) -> ScriptedWorker:
+        worker = await ScriptedWorker(self.hub, worker_id, role, **load).open()
+        self.workers.append(worker)
+        await self.until(lambda: self.roster.member(worker.me))
+        return worker
+
+
+@asynccontextmanager
+async def rig(settings: DispatchSettings = QUICK) -> AsyncIterator[Rig]:
+    """A rig that is closed afterwards."""
+    made = Rig(settings)
+    await made.postbox.open()
+    try:
+        yield made
+    finally:
+        made.dispatcher.close()
+        for worker in made.workers:
+            await worker.close()
+        made.roster.close()
+        made.postbox.close()
+        await made.bus.close()
+
+
+class Reader:
+    """Reads a stream as the HTTP side does; gaps, doubles and a second end are errors."""
+
+    def __init__(self, stream: Stream, n: int = 1) -> None:
+        self.tokens: list[list[int]] = [[] for _ in range(n)]
+        self.ends: dict[int, str] = {}
+        self.error: GatewayError | None = None
+        self._stream = stream
+        self._news = asyncio.Condition()
+        self._task = asyncio.ensure_future(self._read())
+
+    async def until(self, num_tokens: int, choice: int = 0) -> None:
+        """Return when a choice has this many tokens."""
+        async with self._news:
+            await self._news.wait_for(lambda: len(self.tokens[choice]) >= num_tokens)
+
+    async def all(self) -> list[list[int]]:
+        """Everything, once the stream has ended well."""
+        await self._task
+        if self.error is not None:
+            raise self.error
+        return self.tokens
+
+    async def failed(self) -> GatewayError:
+        """How it ended."""
+        await self._task
+        assert self.error is not None
+        return self.error
+
+    async def _read(self) -> None:
+        try:
+            async for update in self._stream.updates():
+                self._take(update)
+                async with self._news:
+                    self._news.notify_all()
+        except GatewayError as error:
+            self.error = error
+
+    def _take(self, update: Update) -> None:
+        assert update.choice not in self.ends
+        assert update.first_index == len(self.tokens[update.choice])
+        self.tokens[update.choice].extend(update.token_ids)
+        if update.finish_reason:
+            self.ends[update.choice] = update.finish_reason
+
+
+async def read(stream: Stream, n: int = 1) -> list[list[int]]:
+    """All tokens of each choice."""
+    return await Reader(stream, n).all()

@@ -1,0 +1,268 @@
+"""Workers for tests of the dispatcher: they speak the messages, and make tokens told by their index."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from protocol.messages import (
+    Accepted,
+    Cancel,
+    Failed,
+    Finished,
+    KVHandover,
+    LiveChoice,
+    Message,
+    Peer,
+    PrefillRequest,
+    Refused,
+    Released,
+    Reserve,
+    Stop,
+    TokenEvent,
+    Wanted,
+    WorkerStatus,
+)
+from runtime.emitter import Emitter
+from runtime.identity import new_peer
+from runtime.memory_bus import MemoryBus, MemoryHub
+from runtime.postbox import Postbox
+
+Key = tuple[str, int]
+
+
+def token(choice: int, index: int) -> int:
+    """What every worker makes at this place: the same after any move."""
+    return 1000 * (choice + 1) + index
+
+
+def status(role: str, **changes: object) -> WorkerStatus:
+    """A ready, idle worker."""
+    idle = WorkerStatus(
+        role=role,
+        state="ready",
+        model="toy",
+        max_model_len=4096,
+        weights="w",
+        layout="l",
+        fingerprint="f",
+        kv_dtype="float32",
+        status_url="",
+        progress=0,
+        busy=False,
+        num_running=0,
+        num_waiting=0,
+        max_num_seqs=16,
+        waiting_tokens=0,
+        total_blocks=1000,
+        free_blocks=1000,
+        reserved_blocks=0,
+        local_prefill_tokens=0,
+    )
+    return replace(idle, **changes)  # type: ignore[arg-type]
+
+
+@dataclass
+class Habits:
+    """What a test makes a worker do. ``token_s`` is the time of a decode step."""
+
+    refuse: str = ""
+    stall_prefill: bool = False
+    stall_handover: bool = False
+    stall_decode_at: int = 1 << 30
+    end_at: dict[int, int] = field(default_factory=dict)
+    token_s: float = 0.0
+    deaf_to: tuple[type[Message], ...] = ()
+    release: bool = True
+
+
+@dataclass
+class Held:
+    """One attempt at a worker."""
+
+    gateway: Peer
+    max_tokens: int
+    emitting: bool = False
+    stopped: set[int] = field(default_factory=set)
+
+
+class ScriptedWorker:
+    """Both kinds; ``heard`` has every message that came, ``held`` the attempts that weren't let go."""
+
+    def __init__(self, hub: MemoryHub, worker_id: str, role: str, **load: object) -> None:
+        """Beats when ``open`` is awaited, and whenever ``beat`` is called."""
+        self.habits = Habits()
+        self.heard: list[Message] = []
+        self.held: dict[Key, Held] = {}
+        self.ended: set[Key] = set()
+        self.status = status(role, **load)
+        self.bus = MemoryBus(hub)
+        self.postbox = Postbox(self.bus, new_peer(worker_id))
+        self.emitter = Emitter(self.postbox, role)
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        handlers: dict[type[Message], Callable[..., None]] = {
+            PrefillRequest: self._prefill,
+            Reserve: self._reserve,
+            KVHandover: self._handover,
+            Finished: self._finished,
+            Cancel: self._cancel,
+            Stop: self._stop,
+            Wanted: self._wanted,
+        }
+        for kind, handler in handlers.items():
+            self.postbox.on(kind, lambda sender, message, run=handler: self._hear(sender, message, run))  # type: ignore[misc]
+
+    @property
+    def me(self) -> Peer:
+        return self.postbox.me
+
+    async def open(self) -> ScriptedWorker:
+        await self.postbox.open()
+        self.beat()
+        return self
+
+    def beat(self, **changes: object) -> None:
+        """A heartbeat, with a new state if one is given."""
+        self.status = replace(self.status, **changes)  # type: ignore[arg-type]
+        self.postbox.broadcast(self.status)
+
+    def die(self) -> None:
+        """Gone at once; the last beat spares tests the wait for silence."""
+        self.beat(state="leaving")
+        self.stop_working()
+
+    def stop_working(self) -> None:
+        self.habits.deaf_to = (PrefillRequest, Reserve, KVHandover, Cancel, Stop, Wanted, Finished)
+        for key in list(self.held):
+            self._drop(key)
+
+    def of(self, kind: type[Message]) -> list[Message]:
+        """What came of one type."""
+        return [message for message in self.heard if type(message) is kind]
+
+    def fail(self, code: str, phase: str = "decode") -> None:
+        """Give up everything that is held."""
+        for key, held in list(self.held.items()):
+            self._drop(key)
+            self.postbox.send(held.gateway, Failed(*key, phase, code, "test"))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.emitter.close()
+        self.postbox.close()
+        await self.bus.close()
+
+    def _hear(self, sender: Peer, message: Message, run: Callable[[Peer, Message], None]) -> None:
+        self.heard.append(message)
+        if not isinstance(message, self.habits.deaf_to):
+            run(sender, message)
+
+    def _take(self, gateway: Peer, message: PrefillRequest | Reserve, max_tokens: int) -> bool:
+        """Accept or refuse; False if there is nothing more to do."""
+        key = (message.request_id, message.attempt)
+        phase = self.status.role
+        if self.habits.refuse or key in self.ended:
+            code = self.habits.refuse or "cancelled"
+            self.postbox.send(gateway, Refused(*key, phase, code, "test"))
+            return False
+        for old in [k for k in self.held if k[0] == key[0] and k[1] < key[1]]:
+            self._drop(old)
+        known = key in self.held
+        self.held.setdefault(key, Held(gateway, max_tokens))
+        self.emitter.begin(key, gateway)
+        self.postbox.send(gateway, Accepted(*key, phase))
+        return not known
+
+    def _reserve(self, gateway: Peer, message: Reserve) -> None:
+        self._take(gateway, message, message.demand.max_tokens)
+
+    def _prefill(self, gateway: Peer, message: PrefillRequest) -> None:
+        if not self._take(gateway, message, message.sampling.max_tokens) or self.habits.stall_prefill:
+            return
+        key = (message.request_id, message.attempt)
+        starts = {tail.choice: len(tail.token_ids) for tail in message.tails}
+        if message.decode == self.me:
+            self._decode(key, starts, 20)
+            return
+        going = {c: start for c, start in starts.items() if not self._emit(key, c, start, 1, 20)}
+        self.emitter.flush()
+        if self.habits.stall_handover:
+            return
+        if going and message.decode.id:
+            self._hand_over(key, message, going)
+        elif message.decode.id:
+            self.postbox.send(message.decode, Finished(*key))
+
+    def _hand_over(self, key: Key, message: PrefillRequest, going: dict[int, int]) -> None:
+        live = tuple(LiveChoice(c, (token(c, start),), start) for c, start in going.items())
+        self.postbox.send(
+            message.decode,
+            KVHandover(
+                *key, "t", self.held[key].gateway, message.prompt_ids, live, message.sampling,
+                "", len(message.prompt_ids), (), 0, 0, b"", 20, message.decode_ms,
+            ),
+        )  # fmt: skip
+
+    def _handover(self, prefill: Peer, message: KVHandover) -> None:
+        key = (message.request_id, message.attempt)
+        if key in self.held:
+            self._decode(key, {live.choice: live.num_accepted for live in message.choices}, -1)
+
+    def _decode(self, key: Key, starts: dict[int, int], num_cached: int) -> None:
+        task = self._loop.create_task(self._steps(key, starts, num_cached))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _steps(self, key: Key, starts: dict[int, int], num_cached: int) -> None:
+        """One step is one token of every choice that goes on."""
+        going = dict(starts)
+        while key in self.held and going:
+            for choice, index in list(going.items()):
+                if index >= self.habits.stall_decode_at:
+                    return
+                stopped = choice in self.held[key].stopped
+                if stopped or self._emit(key, choice, index, 1, num_cached):
+                    del going[choice]
+                else:
+                    going[choice] += 1
+            self.emitter.flush()
+            await asyncio.sleep(self.habits.token_s)
+
+    def _emit(self, key: Key, choice: int, first: int, count: int, num_cached: int) -> bool:
+        """Queue tokens; True if the choice ends with them."""
+        end = min(self.habits.end_at.get(choice, 1 << 30), self.held[key].max_tokens)
+        ids = tuple(token(choice, index) for index in range(first, min(first + count, end)))
+        over = first + len(ids) >= end
+        reason = ("length" if end == self.held[key].max_tokens else "stop") if over else ""
+        num_tokens = first + len(ids) if over else -1
+        self.emitter.add(TokenEvent(*key, choice, first, ids, (), reason, -1, num_tokens, num_cached))
+        return over
+
+    def _finished(self, prefill: Peer, message: Finished) -> None:
+        self._drop((message.request_id, message.attempt))
+
+    def _cancel(self, sender: Peer, message: Cancel) -> None:
+        for key in [k for k in self.held if k[0] == message.request_id and k[1] <= message.attempt]:
+            self._drop(key)
+        self.ended.add((message.request_id, message.attempt))
+        if self.habits.release:
+            self.postbox.send(sender, Released(message.request_id, message.attempt))
+
+    def _stop(self, sender: Peer, message: Stop) -> None:
+        held = self.held.get((message.request_id, message.attempt))
+        if held is not None:
+            held.stopped.add(message.choice)
+
+    def _wanted(self, sender: Peer, message: Wanted) -> None:
+        for ref in message.attempts:
+            if (ref.request_id, ref.attempt) not in self.held:
+                self.postbox.send(sender, Failed(ref.request_id, ref.attempt, self.status.role, "unknown", "test"))
+
+    def _drop(self, key: Key) -> None:
+        self.held.pop(key, None)
+        self.ended.add(key)
+        self.emitter.forget(key)
