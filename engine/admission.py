@@ -43,10 +43,7 @@ def demand(num_prompt_tokens: int, tail_lens: tuple[int, ...], max_tokens: int) 
     if len(tail_lens) == 1:
         return Demand(blocks_for(num_prompt_tokens + tail_lens[0]), (0,), growth)
     shared = num_prompt_tokens // BLOCK_SIZE
-    branches = tuple(
-        blocks_for(num_prompt_tokens + tail_len) - shared if tail_len else 0
-        for tail_len in tail_lens
-    )
+    branches = tuple(blocks_for(num_prompt_tokens + tail_len) - shared if tail_len else 0 for tail_len in tail_lens)
     return Demand(blocks_for(num_prompt_tokens), branches, growth)
 
 

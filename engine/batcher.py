@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,7 @@ from torch import Tensor
 
 from engine.batch import Batch, GroupBatch
 from engine.layout import BLOCK_SIZE
-
-if TYPE_CHECKING:
-    from engine.sequence import Sequence
+from engine.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,13 +31,20 @@ class EngineStartError(Exception):
 class ChildPort:
     """io's side of an engine process. When one of the two ends, the other ends at once."""
 
-    def __init__(self, child: subprocess.Popen[bytes], sock: socket.socket, started: Started, pool: PoolMemory) -> None:
-        """Made by ``start_engine``."""
+    def __init__(
+        self,
+        child: subprocess.Popen[bytes],
+        sock: socket.socket,
+        started: Started,
+        pool: PoolMemory,
+        early: tuple[FrameReader, list[Report]],
+    ) -> None:
+        """Made by ``start_engine``. ``early`` is what came with the first frame: reports, and a part of one."""
         self.started = started
         self.pool = pool
         self._child = child
         self._sock = sock
-        self._reader = FrameReader()
+        self._reader, self._early = early
         self._loop = asyncio.get_running_loop()
         self._outgoing: asyncio.Queue[Command] = asyncio.Queue()
         self._closing = False
@@ -52,6 +59,9 @@ class ChildPort:
     def listen(self, on_report: Callable[[Report], None], on_death: Callable[[], None]) -> None:
         """Begin to read reports."""
         self._on_report, self._on_death = on_report, on_death
+        for report in self._early:
+            self._loop.call_soon(on_report, report)
+        self._early = []
         self._loop.add_reader(self._sock, self._readable)
 
     async def close(self) -> None:
@@ -104,7 +114,7 @@ async def start_engine(config: EngineConfig, role: str) -> ChildPort:
     theirs.close()
     ours.sendall(pack_frame(config))
     try:
-        started, fd = await asyncio.to_thread(_receive_start, ours)
+        started, fd, early = await asyncio.to_thread(_receive_start, ours)
     except (EOFError, ConnectionResetError) as error:
         code = await asyncio.to_thread(child.wait)
         raise EngineStartError(code) from error
@@ -113,7 +123,7 @@ async def start_engine(config: EngineConfig, role: str) -> ChildPort:
         raise
     pool = PoolMemory(started.layout, started.ready.num_blocks, fd)
     ours.setblocking(False)
-    return ChildPort(child, ours, started, pool)
+    return ChildPort(child, ours, started, pool, early)
 
 
 def _spawn(command: list[str], fd: int) -> subprocess.Popen[bytes]:
@@ -122,8 +132,8 @@ def _spawn(command: list[str], fd: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, pass_fds=(fd,), env=environment)
 
 
-def _receive_start(sock: socket.socket) -> tuple[Started, int]:
-    """The engine's first frame and the pool's file descriptor, which travels beside its first byte."""
+def _receive_start(sock: socket.socket) -> tuple[Started, int, tuple[FrameReader, list[Report]]]:
+    """The engine's first frame, the pool's file descriptor, which travels beside its first byte, and what followed."""
     data, fds, _, _ = socket.recv_fds(sock, 1, 1)
     if not data:
         raise EOFError("the engine closed its end")
@@ -134,8 +144,7 @@ def _receive_start(sock: socket.socket) -> tuple[Started, int]:
             raise EOFError("the engine closed its end")
         frames = reader.feed(data)
         if frames:
-            (started,) = frames
-            return started, fds[0]
+            return frames[0], fds[0], (reader, frames[1:])
 
 
 def send_start(sock: socket.socket, started: Started, pool: PoolMemory) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
 from engine.api import (
     Adopt,
     Broken,
+    Command,
     Grant,
+    Key,
     Prefill,
     Rejected,
     Release,
     Released,
     Report,
     Reserve,
+    Result,
     StopChoice,
 )
 from engine.batcher import Work, build_batch
@@ -23,52 +24,20 @@ from engine.intake import NEVER_FITS, Intake
 from engine.kv_cache import copy_block, map_cache
 from engine.landing import Arrivals
 from engine.layout import BLOCK_SIZE
+from engine.model import Model
 from engine.plan import Limits, Plan, plan
+from engine.pool_memory import PoolMemory
 from engine.progress import Progress
+from engine.promises import reserved_blocks, spare_blocks
+from engine.request import Task
 from engine.sampler import Row, Sampled, sample
 from engine.settings import EngineSettings
+from engine.views import check_book, load_of, running_views, waiting_view
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
-
-    from engine.api import Command, Key, Result
-    from engine.batch import Batch
-    from engine.kv_cache import LayerCache
-    from engine.layout import KVLayout
-    from engine.pool_memory import PoolMemory
-    from engine.request import Task
-
-__all__ = ["Config", "Engine", "EngineSettings", "Model"]
+__all__ = ["Engine", "EngineSettings"]
 
 MAX_FAILURES = 3
 """Failing steps in a row after which the engine gives up: one may be one request's doing, three are not."""
-
-
-class Config(Protocol):
-    """What the engine asks of a model's config."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Token ids are below this."""
-
-
-class Model(Protocol):
-    """What the engine asks of a model."""
-
-    @property
-    def config(self) -> Config:
-        """Sizes."""
-
-    @property
-    def layout(self) -> KVLayout:
-        """How its K and V lie in the pool."""
-
-    def forward(
-        self, batch: Batch, cache: Sequence[LayerCache], on_layer: Callable[[], None]
-    ) -> Tensor:
-        """Write the batch's K and V; float32 logits ``[num_rows, vocab_size]`` of ``batch.logit_rows``."""
 
 
 class Engine:
@@ -120,11 +89,11 @@ class Engine:
     def report(self) -> Report:
         """Results since the last report, and the load now."""
         results, self._results = tuple(self._results), []
-        return Report(results, self._book.load())
+        return Report(results, load_of(self._book))
 
     def check(self) -> None:
         """Raise ``BrokenPromise`` unless every block is accounted for: one owner per hold, and the sums hold."""
-        self._book.check()
+        check_book(self._book)
 
     def _prefill(self, command: Prefill) -> None:
         book, key = self._book, command.key
@@ -159,14 +128,17 @@ class Engine:
         row is raised.
         """
         decided = self._plan()
-        self._prepare(decided)
-        if self._results and self._tell_early(decided):
+        found = self._prepare(decided)
+        if found and not self._told_early:
+            self._told_early = True
             return self.report()
-        tasks = [self._book.tasks[chunk.age] for chunk in decided.chunks]
+        self._told_early = False
+        chunks = [chunk for chunk in decided.chunks if chunk.age in self._book.tasks]
+        tasks = [self._book.tasks[chunk.age] for chunk in chunks]
         self._blocked = not (tasks or decided.preempted or decided.outgrown)
         works = [
             Work(task.sequence, min(chunk.num_tokens, task.sequence.num_left))
-            for task, chunk in zip(tasks, decided.chunks, strict=True)
+            for task, chunk in zip(tasks, chunks, strict=True)
         ]
         if works:
             self._book.num_steps += 1
@@ -185,13 +157,16 @@ class Engine:
             self._settings.max_num_seqs,
             self._settings.max_num_batched_tokens,
             self._pool.num_blocks,
-            book.spare_blocks() + book.reserved_blocks(),
+            spare_blocks(book) + reserved_blocks(book),
         )
-        waiting = (book.waiting_view(task) for task in book.waiting)
-        return plan(waiting, book.running_views(), self._pool.num_available, limits)
+        waiting = (waiting_view(book, task) for task in book.waiting)
+        return plan(waiting, running_views(book), self._pool.num_available, limits)
 
-    def _prepare(self, decided: Plan) -> None:
-        """End, preempt and start as planned. Reports what hand-overs find computed already."""
+    def _prepare(self, decided: Plan) -> bool:
+        """End, preempt and start as planned. True if a hand-over found tokens in the cache to report.
+
+        What has outgrown the pool ends with all its choices, some of which the plan may name too.
+        """
         book = self._book
         for age in decided.outgrown:
             if age in book.tasks:
@@ -199,19 +174,13 @@ class Engine:
         for age in decided.preempted:
             if age in book.tasks:
                 book.preempt(book.tasks[age])
+        found: list[Result] = []
         for age in decided.started:
-            task = book.tasks[age]
-            book.start(task)
-            request = task.request
-            if task.choice is None:
-                cached = min(task.sequence.num_computed, len(request.prompt_ids))
-                request.num_cached_tokens = cached
-            self._results += self._progress.report(task)
-
-    def _tell_early(self, decided: Plan) -> bool:
-        """Whether to report now, with nothing computed. Never twice in a row, so that steps go on."""
-        self._told_early = bool(decided.started) and not self._told_early
-        return self._told_early
+            if age in book.tasks:
+                book.start(book.tasks[age])
+                found += self._progress.report(book.tasks[age])
+        self._results += found
+        return bool(found)
 
     def _run(self, tasks: list[Task], works: list[Work]) -> list[list[Sampled]]:
         """Compute ``works``; returns, for each, the tokens of its ``waiting_choices`` if it completes."""
@@ -228,10 +197,7 @@ class Engine:
         for task, work in zip(tasks, works, strict=True):
             choices = task.waiting_choices() if work.completes else []
             request = task.request
-            rows += [
-                Row(logits_row, c.number, request.sampling, request.prompt_ids, c.output)
-                for c in choices
-            ]
+            rows += [Row(logits_row, c.number, request.sampling, request.prompt_ids, c.output) for c in choices]
             counts.append(len(choices))
             logits_row += work.completes
         tokens = iter(sample(logits.cpu().numpy(), rows) if rows else ())

@@ -11,5 +11,5 @@ class ModelError(EngineError):
     """A model folder that can't be served: missing, truncated, or of a kind that isn't built."""
 
 
-class BrokenPromise(EngineError):
+class BrokenPromise(EngineError):  # noqa: N818 - the house's word for a defect
     """The engine's own books don't add up: a defect, never a shortage. The text names the block or key."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from engine.admission import demand
 from engine.api import Adopt, Grant, Prefill, Rejected, Reserve
+from engine.book import Book
 from engine.request import Choice, Request, Task
 from engine.sequence import Sequence
+from engine.settings import EngineSettings
 from protocol.block_hash import root_hash
-
-if TYPE_CHECKING:
-    from engine.book import Book
-    from engine.settings import EngineSettings
 
 BAD_REQUEST, TOO_LONG = "bad_request", "context_length_exceeded"
 NEVER_FITS, NO_SPACE = "never_fits", "no_space"

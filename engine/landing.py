@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from engine.admission import demand
-from engine.api import Adopt, Broken, Grant, Granted, Rejected, Released, Reserve, Reserved, Result
-from engine.intake import BAD_REQUEST, NO_SPACE
+from engine.admission import Demand, demand
+from engine.api import Adopt, Broken, ChoiceTail, Grant, Granted, Key, Rejected, Released, Reserve, Reserved, Result
+from engine.book import Book
+from engine.intake import BAD_REQUEST, NO_SPACE, Intake
 from engine.layout import BLOCK_SIZE
-from engine.request import Landing, Task
+from engine.promises import promised_blocks, spare_blocks
+from engine.request import Choice, Landing, Request, Task
 from engine.sequence import Sequence
-
-if TYPE_CHECKING:
-    from engine.admission import Demand
-    from engine.api import ChoiceTail, Key
-    from engine.book import Book
-    from engine.intake import Intake
-    from engine.request import Choice, Request
 
 
 class Arrivals:
@@ -79,7 +72,7 @@ class Arrivals:
     def _no_room(self, command: Reserve | Grant) -> Rejected | None:
         book = self._book
         wanted = _demand(command)
-        promised = book.promised_blocks(but=command.key)
+        promised = promised_blocks(book, but=command.key)
         room = book.pool.num_available - promised
         # Nobody else is here: whoever can run at all may come in, though it may be ended later.
         if wanted.expected <= room or (promised == 0 and wanted.least <= room):
@@ -97,7 +90,7 @@ class Arrivals:
                 break
             cached.append(block)
         held = sum(pool.holds(block) > 0 for block in cached)
-        room = pool.num_available - book.spare_blocks() - len(command.tail_lens)
+        room = pool.num_available - spare_blocks(book) - len(command.tail_lens)
         if wanted.tied - held > room:
             return Rejected(key, NO_SPACE, f"needs {wanted.tied - held} blocks, {room} are left")
         for block in cached:
@@ -131,9 +124,7 @@ class Arrivals:
         book.forget(landing.key)
         return [Released(landing.key)]
 
-    def _join_choice(
-        self, landing: Landing, granted: Granted, request: Request, choice: Choice
-    ) -> None:
+    def _join_choice(self, landing: Landing, granted: Granted, request: Request, choice: Choice) -> None:
         pool = self._book.pool
         blocks = list(granted.trunk)
         branch = granted.branches[landing.choices.index(choice.number)]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from engine.api import Command, Report, Shutdown
-
-if TYPE_CHECKING:
-    from engine.core import Engine
+from engine.core import Engine
 
 
 def run_loop(

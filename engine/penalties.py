@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from protocol.sampling import Sampling
+from protocol.sampling import Sampling
 
 Floats = npt.NDArray[np.float32]
 
@@ -24,9 +22,7 @@ def changes_logits(sampling: Sampling, num_output: int) -> bool:
     )
 
 
-def adjust_logits(
-    logits: Floats, sampling: Sampling, prompt_ids: Sequence[int], output_ids: Sequence[int]
-) -> None:
+def adjust_logits(logits: Floats, sampling: Sampling, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
     """Change one row ``[vocab]`` in place: bias, repetition, presence and frequency, then ending ids.
 
     Repetition, over prompt and output: divides positive logits, multiplies others. Presence is subtracted

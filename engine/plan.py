@@ -90,9 +90,7 @@ class _Draft:
         self.chunks.append(Chunk(age, num_tokens))
 
 
-def plan(
-    waiting: Iterable[Waiting], running: Sequence[Running], free_blocks: int, limits: Limits
-) -> Plan:
+def plan(waiting: Iterable[Waiting], running: Sequence[Running], free_blocks: int, limits: Limits) -> Plan:
     """Decide one step. ``waiting`` and ``running`` are ordered by age; ``waiting`` is read only as far as needed.
 
     ``free_blocks`` counts free and cached ones. Never plans more tokens, sequences or blocks than there are.
@@ -117,9 +115,7 @@ def plan(
     )
 
 
-def _takes_a_seat(
-    head: Waiting, running: Sequence[Running], free_blocks: int, limits: Limits
-) -> bool:
+def _takes_a_seat(head: Waiting, running: Sequence[Running], free_blocks: int, limits: Limits) -> bool:
     """Whether all seats are taken but the longest waiting sequence is older than who sits last, and fits.
 
     Adopted sequences join without waiting; without this rule a stream of them would keep a prompt out.
@@ -130,9 +126,7 @@ def _takes_a_seat(
     return younger and head.new_blocks + head.spare <= free_blocks - limits.kept_free
 
 
-def _grow_decodes(
-    draft: _Draft, decodes: Sequence[Running], running: Sequence[Running], total_blocks: int
-) -> None:
+def _grow_decodes(draft: _Draft, decodes: Sequence[Running], running: Sequence[Running], total_blocks: int) -> None:
     """One token for each decode, oldest first; where blocks run out the youngest sequences give way."""
     youngest = len(running) - 1
     for decode in decodes:
@@ -155,9 +149,7 @@ def _grow_decodes(
         draft.run(decode.age, 1)
 
 
-def _start(
-    draft: _Draft, head: Waiting | None, queue: Iterable[Waiting], limits: Limits, *, alone: bool
-) -> None:
+def _start(draft: _Draft, head: Waiting | None, queue: Iterable[Waiting], limits: Limits, *, alone: bool) -> None:
     """Start waiting sequences while seats, tokens and blocks last. Nobody overtakes who doesn't fit."""
     kept = limits.kept_free
     for candidate in _chain(head, queue):

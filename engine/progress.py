@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from engine.api import Computed, NewTokens, Released, Result
+from engine.book import Book
 from engine.layout import BLOCK_SIZE
-from engine.request import Task
+from engine.request import Choice, Task
+from engine.sampler import Sampled
 from engine.sequence import blocks_for
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from engine.book import Book
-    from engine.request import Choice
-    from engine.sampler import Sampled
-
-NOT_HERE = -1
-"""``num_cached_tokens`` of a choice whose prompt was computed elsewhere, and ``choice`` of a trunk."""
+TRUNK = -1
+"""``choice`` in what is reported of a trunk."""
 
 
 class Progress:
     """Applies computed chunks and sampled tokens to one engine's books."""
 
-    def __init__(
-        self, book: Book, max_model_len: int, copy_block: Callable[[int, int], None]
-    ) -> None:
+    def __init__(self, book: Book, max_model_len: int, copy_block: Callable[[int, int], None]) -> None:
         """``copy_block(source, copy)`` copies a block's content in every layer."""
         self._book = book
         self._max_model_len = max_model_len
@@ -63,7 +56,7 @@ class Progress:
         if num_tokens <= max(task.num_reported, first * BLOCK_SIZE):
             return []
         task.num_reported = num_tokens
-        number = task.choice.number if task.choice else NOT_HERE
+        number = task.choice.number if task.choice else TRUNK
         blocks = tuple(sequence.blocks[first : blocks_for(num_tokens)])
         return [Computed(request.key, number, first * BLOCK_SIZE, num_tokens, blocks, last)]
 
@@ -85,7 +78,7 @@ class Progress:
             (token.logprob,) if token.logprob is not None else (),
             reason,
             stop_token,
-            NOT_HERE if request.granted is not None else request.num_cached_tokens,
+            request.num_cached_tokens,
         )
 
     def _branch_out(self, trunk: Task) -> None:
@@ -124,9 +117,7 @@ class Progress:
         elif len(request.prompt_ids) % BLOCK_SIZE:
             self._copy_block(trunk.sequence.blocks[first], branch[0])
 
-    def _fork(
-        self, trunk: Task, choice: Choice, num_blocks: int, tokens: list[int], num_prefill: int
-    ) -> Task:
+    def _fork(self, trunk: Task, choice: Choice, num_blocks: int, tokens: list[int], num_prefill: int) -> Task:
         sequence = trunk.sequence.fork(self._book.pool, choice.age, num_blocks, tokens)
         choice.task = Task(trunk.request, choice, sequence, num_prefill)
         self._book.run(choice.task)

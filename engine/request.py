@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from engine.api import Granted, Key
 from engine.layout import BLOCK_SIZE
 from engine.sequence import Sequence, blocks_for
-
-if TYPE_CHECKING:
-    from engine.api import Granted, Key
-    from protocol.sampling import Sampling
+from protocol.sampling import Sampling
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +33,7 @@ class Request:
 
     ``trunk`` computes what all choices share. With ``hand_over`` nothing runs after the first tokens and
     blocks stay held until the request is released. ``granted`` is the answer that an adopted one had got.
+    ``num_cached_tokens`` are prompt tokens that were not computed here, -1 if the prompt never started here.
     """
 
     key: Key
@@ -46,7 +44,7 @@ class Request:
     hand_over: bool = False
     trunk: Task | None = None
     granted: Granted | None = None
-    num_cached_tokens: int = 0
+    num_cached_tokens: int = -1
     ending_ids: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:

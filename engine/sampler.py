@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +16,7 @@ from engine.logprobs import token_logprob
 from engine.penalties import adjust_logits, changes_logits
 from engine.philox import uniform
 from engine.ranking import highest
-from protocol.sampling import NO_LOGPROBS
-
-if TYPE_CHECKING:
-    from protocol.sampling import Sampling, TokenLogprob
+from protocol.sampling import NO_LOGPROBS, Sampling, TokenLogprob
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
+from engine.block_pool import BlockPool
 from engine.layout import BLOCK_SIZE
 from protocol.block_hash import block_hash
-
-if TYPE_CHECKING:
-    from engine.block_pool import BlockPool
 
 
 def blocks_for(num_tokens: int) -> int:
@@ -54,11 +51,7 @@ class Sequence:
             return []
         last = (len(self.token_ids) - 1) // BLOCK_SIZE
         found = (pool.find(self.name(index)) for index in range(first, last))
-        return [
-            block
-            for block in takewhile(lambda block: block is not None, found)
-            if block is not None
-        ]
+        return [block for block in takewhile(lambda block: block is not None, found) if block is not None]
 
     def start(self, pool: BlockPool, cached: list[int]) -> None:
         """Hold the leading ``cached`` blocks and take the rest for all known tokens."""

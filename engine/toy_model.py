@@ -6,21 +6,17 @@ batch, the chunks or the places of the blocks; and a wrong block, slot or table 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from engine.batch import Batch, GroupBatch
+from engine.kv_cache import LayerCache
 from engine.layout import CacheGroup, KVLayout
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from engine.batch import Batch, GroupBatch
-    from engine.kv_cache import LayerCache
 
 Ints = npt.NDArray[np.int64]
 
@@ -42,9 +38,7 @@ class ToyConfig:
 class ToyModel:
     """Two layers whose "attention" is a weighted integer sum over the context, read from the paged cache."""
 
-    def __init__(
-        self, max_model_len: int = 4096, vocab_size: int = 512, dtype: str = "float32"
-    ) -> None:
+    def __init__(self, max_model_len: int = 4096, vocab_size: int = 512, dtype: str = "float32") -> None:
         """``dtype`` is the cache's: "float32", "bfloat16" or "float16"."""
         self.config = ToyConfig(vocab_size)
         self.max_model_len = max_model_len
@@ -57,9 +51,7 @@ class ToyModel:
         self._mix = random.integers(1, CACHE_RANGE, (NUM_LAYERS, 2, WIDTH, WIDTH))
         self._head = random.integers(0, LOGIT_RANGE, (WIDTH, vocab_size))
 
-    def forward(
-        self, batch: Batch, cache: Sequence[LayerCache], on_layer: Callable[[], None]
-    ) -> Tensor:
+    def forward(self, batch: Batch, cache: Sequence[LayerCache], on_layer: Callable[[], None]) -> Tensor:
         """Write K and V of the batch's tokens into ``cache`` and return float32 logits ``[num_rows, vocab]``."""
         hidden = self._embedding[batch.token_ids.numpy()]
         group = batch.groups[0]

@@ -24,7 +24,7 @@ HEADER_MAX_BYTES = 100 << 20
 
 @dataclass(slots=True)
 class Weights:
-    """Tensors of one folder. ``take`` hands each out once by name, so that what is left over shows."""
+    """Tensors of one folder by name, and the shard that holds each."""
 
     folder: Path
     shards: dict[str, Path]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from protocol.messages import Ack, AckItem, Cancel
 
 if TYPE_CHECKING:
-    from protocol.messages import Peer
+    from protocol.messages import Peer, TokenEvent
     from runtime.postbox import Postbox
 
 PAST_ALL = 2**31 - 1
@@ -42,10 +42,11 @@ class Acks:
         items[key] = max(next_index, items.get(key, 0))
         self._plan()
 
-    def stray(self, worker: Peer, request_id: str, attempt: int, choice: int) -> None:
-        """An event of an attempt that is over: it's acknowledged past everything, and cancelled."""
-        self._strays.setdefault(worker, set()).add((request_id, attempt))
-        self.note(worker, request_id, attempt, choice, PAST_ALL)
+    def past_all(self, worker: Peer, event: TokenEvent, *, cancel: bool) -> None:
+        """An event of an attempt that is over: its emitter may stop, and is told to with ``cancel``."""
+        if cancel:
+            self._strays.setdefault(worker, set()).add((event.request_id, event.attempt))
+        self.note(worker, event.request_id, event.attempt, event.choice, PAST_ALL)
 
     def forget(self, worker: Peer) -> None:
         """The worker is gone."""

@@ -18,8 +18,8 @@ class Attempt:
     """Its number, its workers, and what they have said so far.
 
     ``prefill_heard``: the prefill worker's first token came, so it may have handed over.
-    ``adopted``: the decode worker has the request. ``asking``: the prefill worker is gone, and the
-    decode worker is asked whether it has adopted.
+    ``adopted``: the decode worker has the request. ``doubted``: the attempt is over at this worker,
+    and whoever must know is asked whether it goes on.
     """
 
     request_id: str
@@ -28,7 +28,7 @@ class Attempt:
     tails: tuple[Tail, ...]
     prefill_heard: bool = False
     adopted: bool = False
-    asking: bool = False
+    doubted: Peer | None = None
 
     @property
     def reserves(self) -> bool:
@@ -42,6 +42,10 @@ class Attempt:
     def is_done_at(self, peer: Peer) -> bool:
         """``peer`` was only to compute the prompt, and the decode worker has it by now."""
         return self.adopted and self.is_prefill_only(peer)
+
+    def first_index(self, choice: int) -> int:
+        """Where this attempt's own tokens of a choice begin."""
+        return next(len(tail.token_ids) for tail in self.tails if tail.choice == choice)
 
     def prefill_request(self, generation: Generation, clock: PhaseClock) -> PrefillRequest:
         """To the prefill worker; times left are those of now."""

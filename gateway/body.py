@@ -30,9 +30,7 @@ async def read_fields(request: Request, settings: HttpSettings) -> dict[str, obj
     try:
         fields = from_json(raw, allow_inf_nan=False)
     except ValueError as error:
-        raise GatewayError(
-            400, f"The body isn't valid JSON: {error}", code="invalid_json"
-        ) from error
+        raise GatewayError(400, f"The body isn't valid JSON: {error}", code="invalid_json") from error
     if not isinstance(fields, dict):
         raise GatewayError(400, "The body must be a JSON object", code="invalid_json")
     return {name: value for name, value in fields.items() if value is not None and value != {}}
@@ -50,9 +48,7 @@ async def _read(request: Request, settings: HttpSettings) -> bytes:
                 if len(raw) > settings.max_body_bytes:
                     raise _too_large(settings)
     except TimeoutError as error:
-        raise GatewayError(
-            408, "The body took too long to arrive", code="request_timeout"
-        ) from error
+        raise GatewayError(408, "The body took too long to arrive", code="request_timeout") from error
     except ClientDisconnect as error:
         raise ClientGone from error
     return bytes(raw)
@@ -79,9 +75,7 @@ def parse(model: type[AnyBody], fields: object, where: str = "") -> AnyBody:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         path = ".".join(str(step) for step in (where, *first["loc"]) if step != "")
         reason = first["msg"].removeprefix("Value error, ")
-        raise GatewayError(
-            400, f"{path}: {reason}" if path else reason, param=path or None
-        ) from error
+        raise GatewayError(400, f"{path}: {reason}" if path else reason, param=path or None) from error
 
 
 def invalid(param: str, reason: str, code: str | None = None) -> GatewayError:

@@ -40,8 +40,11 @@ class Shortage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A request as the router sees it. ``num_tokens`` are to be prefilled, ``context_len`` is the most
-    that a choice may grow to, ``one_token``: no choice has more than one token left to make."""
+    """A request as the router sees it.
+
+    ``num_tokens`` are to be prefilled, ``context_len`` is the most that a choice may grow to,
+    ``one_token``: no choice has more than one token left to make.
+    """
 
     num_tokens: int
     num_choices: int
@@ -58,7 +61,7 @@ class Need:
 class Candidate:
     """A worker as the router sees it: its last heartbeat, and what that can't know yet.
 
-    ``extra_*`` is what this gateway sent since. ``cached_tokens`` is this request's prefix that was
+    ``extra_*`` is what this gateway sent since, less what ended. ``cached_tokens`` is this request's prefix that was
     sent there before. ``turn`` rises with each request sent there, so that ties go round. ``avoid``:
     it failed this request. ``prefer``: it worked on this request and can use what it has.
     """
@@ -78,7 +81,8 @@ class Candidate:
     def room_blocks(self) -> int:
         """Blocks that nobody has been promised."""
         status = self.status
-        return status.free_blocks - status.reserved_blocks - self.extra_blocks
+        room = status.free_blocks - status.reserved_blocks - self.extra_blocks
+        return min(room, status.total_blocks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,7 @@ from gateway.tokenizer import LONG_TEXT_CHARS
 from protocol.sampling import NO_LOGPROBS
 
 
-async def prepare_chat(
-    fields: Mapping[str, object], services: Services, label: str
-) -> tuple[Job, ChatShape, bool]:
+async def prepare_chat(fields: Mapping[str, object], services: Services, label: str) -> tuple[Job, ChatShape, bool]:
     """(job, shape, stream). Raises ``GatewayError`` for whatever can be judged before a worker."""
     model, settings = services.model, services.settings
     body = parse(ChatBody, fields)
@@ -37,9 +35,7 @@ async def prepare_chat(
     job = Job(
         prompts=(prompt_ids,),
         num_choices=body.n,
-        sampling=sampling_of(
-            body, model, max_tokens=_max_tokens(body, room, services), logprobs=num_top
-        ),
+        sampling=sampling_of(body, model, max_tokens=_max_tokens(body, room, services), logprobs=num_top),
         text=text,
         cache_salt=body.cache_salt or "",
         label=label,
@@ -79,9 +75,7 @@ async def _prompt_ids(body: ChatBody, services: Services) -> tuple[int, ...]:
     return await asyncio.to_thread(_render, body, messages, services)
 
 
-def _render(
-    body: ChatBody, messages: list[dict[str, object]], services: Services
-) -> tuple[int, ...]:
+def _render(body: ChatBody, messages: list[dict[str, object]], services: Services) -> tuple[int, ...]:
     model = services.model
     assert model.template is not None
     text = model.template.render(

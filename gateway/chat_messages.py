@@ -46,11 +46,7 @@ def template_messages(value: object, *, knows_developer: bool) -> list[dict[str,
     messages = []
     for number, each in enumerate(value):
         where = f"messages.{number}"
-        given = (
-            {key: part for key, part in each.items() if part is not None}
-            if isinstance(each, dict)
-            else each
-        )
+        given = {key: part for key, part in each.items() if part is not None} if isinstance(each, dict) else each
         message = parse(Message, given, where)
         messages.append(_plain(message, where, knows_developer=knows_developer))
     return messages
@@ -66,8 +62,7 @@ def _plain(message: Message, where: str, *, knows_developer: bool) -> dict[str, 
             plain[key] = getattr(message, key)
     if message.tool_calls:
         plain["tool_calls"] = [
-            _plain_call(call, f"{where}.tool_calls.{number}")
-            for number, call in enumerate(message.tool_calls)
+            _plain_call(call, f"{where}.tool_calls.{number}") for number, call in enumerate(message.tool_calls)
         ]
     return plain
 

@@ -50,9 +50,7 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """Unlike jinja2's own filter it doesn't escape HTML."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -37,9 +37,7 @@ async def prepare_completion(
     job = Job(
         prompts=tuple(prompts),
         num_choices=body.n,
-        sampling=sampling_of(
-            body, model, max_tokens=_max_tokens(body, prompts, model), logprobs=num_top
-        ),
+        sampling=sampling_of(body, model, max_tokens=_max_tokens(body, prompts, model), logprobs=num_top),
         text=text,
         cache_salt=body.cache_salt or "",
         label=label,
@@ -55,24 +53,18 @@ def split_prompts(prompt: object) -> list[str | list[object]]:
     Raises ``GatewayError`` (400): none of the four forms, no prompt at all, or an empty one.
     """
     given: list[Any] = prompt if isinstance(prompt, list) else [prompt]
-    if given and not isinstance(given[0], str | list):
-        given = [given]  # the token ids of one prompt
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], str | list):
+        given = [prompt]  # the token ids of one prompt
     if not given or not all(isinstance(each, str | list) and each for each in given):
-        raise invalid(
-            "prompt", "a text, a list of texts, token ids or lists of token ids; not empty"
-        )
+        raise invalid("prompt", "a text, texts, token ids or lists of token ids; none empty")
     return given
 
 
-async def _ids_of(
-    prompt: str | list[object], body: CompletionBody, model: ServedModel
-) -> tuple[int, ...]:
+async def _ids_of(prompt: str | list[object], body: CompletionBody, model: ServedModel) -> tuple[int, ...]:
     if isinstance(prompt, str):
         fewest = model.tokenizer.fewest_tokens(prompt)
         check_room(fewest, model, "prompt", at_least=True)
-        return await model.tokenizer.encode_aside(
-            prompt, add_special_tokens=body.add_special_tokens
-        )
+        return await model.tokenizer.encode_aside(prompt, add_special_tokens=body.add_special_tokens)
     check_room(len(prompt), model, "prompt")
     ids = tuple(each for each in prompt if type(each) is int and 0 <= each < model.vocab_size)
     if len(ids) != len(prompt):

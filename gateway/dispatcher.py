@@ -50,9 +50,7 @@ class GatewayDispatcher:
         self._requests: dict[str, Request] = {}
         self._num_submitted = 0
         self._looked = -LOOK_S
-        self._desk = self._make_desk(
-            postbox, roster, settings or DispatchSettings(), metrics or DispatchMetrics()
-        )
+        self._desk = self._make_desk(postbox, roster, settings or DispatchSettings(), metrics or DispatchMetrics())
         postbox.on(Accepted, self._on_accepted)
         postbox.on(Refused, self._on_refused)
         postbox.on(Failed, self._on_failed)
@@ -156,7 +154,7 @@ class GatewayDispatcher:
             if request is not None:
                 request.take(sender, event)
             else:
-                self._desk.acks.stray(sender, event.request_id, event.attempt, event.choice)
+                self._desk.acks.past_all(sender, event, cancel=True)
 
     def _on_lost(self, worker: Peer) -> None:
         desk = self._desk

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.accepted import MalformedEventError
-from gateway.acks import PAST_ALL
 from gateway.choices import Choices
 from gateway.mailbox import Mailbox
 from protocol.messages import Resend, Stop
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from gateway.accepted import AcceptedList
     from gateway.attempt import Attempt
     from gateway.desk import Desk
-    from gateway.generation import Generation, Update
+    from gateway.generation import Generation
     from protocol.messages import Peer, TokenEvent
 
 log = get_logger("gateway.intake")
@@ -41,7 +40,7 @@ class Intake:
             return False
         if choice.stopped_at is not None:
             choice.waste(event)
-            self._desk.acks.note(sender, self._request_id, attempt.number, event.choice, PAST_ALL)
+            self._desk.acks.past_all(sender, event, cancel=False)
             self._send_stop(sender, attempt, choice)
             return True
         try:
@@ -111,6 +110,4 @@ class Intake:
 
     def _send_stop(self, peer: Peer, attempt: Attempt, choice: AcceptedList) -> None:
         """Has no answer: a later event of the choice shows that it was lost, and it's sent again."""
-        self._desk.postbox.send(
-            peer, Stop(self._request_id, attempt.number, choice.choice, choice.num_output)
-        )
+        self._desk.postbox.send(peer, Stop(self._request_id, attempt.number, choice.choice, choice.num_output))

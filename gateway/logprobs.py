@@ -48,9 +48,7 @@ def _named(tokenizer: TextTokenizer, token_id: int, logprob: float) -> dict[str,
     return {"token": text, "logprob": max(logprob, FLOOR), "bytes": raw}
 
 
-def completion_logprobs(
-    tokenizer: TextTokenizer, tokens: Sequence[ScoredToken]
-) -> dict[str, object]:
+def completion_logprobs(tokenizer: TextTokenizer, tokens: Sequence[ScoredToken]) -> dict[str, object]:
     """Parallel lists; the chosen token is always among its own alternatives."""
     return {
         "text_offset": [token.offset for token in tokens],

@@ -27,28 +27,18 @@ class HttpMetrics:
 
     def __init__(self, metrics: Metrics) -> None:
         self.all = metrics
-        self._requests = metrics.counter(
-            "gateway_requests", "Requests answered or given up (499)", ("route", "status")
-        )
+        self._requests = metrics.counter("gateway_requests", "Requests answered or given up (499)", ("route", "status"))
         self._running = metrics.gauge("gateway_requests_running", "Requests that wait or run")
-        self._paths = metrics.counter(
-            "gateway_paths", "Requests by how their first token was made", ("path",)
-        )
-        self._prompt = metrics.counter("gateway_prompt_tokens", "Tokens of prompts taken")
-        self._cached = metrics.counter(
-            "gateway_cached_tokens", "Tokens of prompts whose compute was skipped"
-        )
+        self._paths = metrics.counter("gateway_paths", "Requests by how their first token was made", ("path",))
+        self._prompt = metrics.counter("gateway_prompt_tokens", "Tokens of prompts that were computed or found cached")
+        self._cached = metrics.counter("gateway_cached_tokens", "Tokens of prompts whose compute was skipped")
         self._output = metrics.counter("gateway_output_tokens", "Tokens of answers, as in usage")
         self._choices = metrics.counter("gateway_choices", "Choices that ended", ("finish_reason",))
         self._first_token = metrics.histogram(
             "gateway_first_token_seconds", "From a request's arrival to its first token", ("path",)
         )
-        self._between = metrics.histogram(
-            "gateway_between_tokens_seconds", "Between two arrivals of a choice's tokens"
-        )
-        self._whole = metrics.histogram(
-            "gateway_request_seconds", "Whole requests", ("route",), REQUEST_BUCKETS_S
-        )
+        self._between = metrics.histogram("gateway_between_tokens_seconds", "Between two arrivals of a choice's tokens")
+        self._whole = metrics.histogram("gateway_request_seconds", "Whole requests", ("route",), REQUEST_BUCKETS_S)
 
     def began(self) -> None:
         """Count a request that arrived."""
@@ -72,6 +62,7 @@ class HttpMetrics:
         self._running.dec()
         self._requests.labels(record.route, str(record.status)).inc()
         self._whole.labels(record.route).observe(seconds)
-        self._prompt.inc(record.num_prompt_tokens)
+        if record.first_token is not None:
+            self._prompt.inc(record.num_prompt_tokens)
         self._cached.inc(record.num_cached_tokens)
         self._output.inc(record.num_tokens)

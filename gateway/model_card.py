@@ -40,11 +40,7 @@ def read_model_card(folder: Path) -> ModelCard:
         max_model_len=_number(config, "max_position_embeddings"),
         eos_ids=_ids(eos),
         template=_template_of(folder, tokenizer),
-        special_tokens={
-            name: text
-            for name in _TOKEN_NAMES
-            if (text := _token_text(named.get(name))) is not None
-        },
+        special_tokens={name: text for name in _TOKEN_NAMES if (text := _token_text(named.get(name))) is not None},
     )
 
 

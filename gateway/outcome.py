@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.candidate import Route
 from runtime.logs import get_logger
 
 FINISHED = "finished"
@@ -23,8 +24,9 @@ OUTCOMES = (FINISHED, REFUSED, CANCELLED, DEADLINE, FAILED)
 class Outcome:
     """The one outcome of a request. ``phase`` is where it ended, ``code`` "" unless something went wrong.
 
-    ``spent_s`` has the seconds of each phase that was entered, attempts added up. Wasted tokens were
-    made after a choice's end.
+    ``path`` is that of the first token, ``last_route`` that of the last attempt. ``spent_s`` has the
+    seconds of each phase that was entered, attempts added up. Wasted tokens were made after a choice's
+    end.
     """
 
     request_id: str
@@ -34,9 +36,7 @@ class Outcome:
     code: str
     message: str
     path: str
-    last_path: str
-    prefill: str
-    decode: str
+    last_route: Route | None
     num_attempts: int
     num_prompt_tokens: int
     num_cached_tokens: int
@@ -46,6 +46,7 @@ class Outcome:
 
     def log(self) -> None:
         """One line, with the workers and the phases' times; the access log has the HTTP side of it."""
+        route = self.last_route
         log.info(
             "request_ended",
             request_id=self.request_id,
@@ -55,9 +56,9 @@ class Outcome:
             code=self.code,
             message=self.message,
             path=self.path,
-            last_path=self.last_path,
-            prefill=self.prefill,
-            decode=self.decode,
+            last_path=route.path if route is not None else "",
+            prefill=route.prefill.id if route is not None else "",
+            decode=route.decode.id if route is not None else "",
             num_attempts=self.num_attempts,
             num_prompt_tokens=self.num_prompt_tokens,
             num_cached_tokens=self.num_cached_tokens,

@@ -57,7 +57,7 @@ def prefill_rank(candidate: Candidate, need: Need) -> Rank:
     """Lower is better: tokens ahead of this request's first token."""
     status = candidate.status
     own = max(need.num_tokens - candidate.cached_tokens, 0)
-    ahead = status.waiting_tokens + candidate.extra_tokens + own
+    ahead = max(status.waiting_tokens + candidate.extra_tokens, 0) + own
     return _rank(candidate, ahead, status.num_running + status.num_waiting)
 
 
@@ -71,7 +71,7 @@ def decode_rank(candidate: Candidate, need: Need) -> Rank:
 def decode_load(candidate: Candidate) -> float:
     """The larger of two shares: sequences of the most it may run, blocks in use of all."""
     status = candidate.status
-    seqs = status.num_running + status.num_waiting + candidate.extra_seqs
+    seqs = max(status.num_running + status.num_waiting + candidate.extra_seqs, 0)
     used = status.total_blocks - candidate.room_blocks
     return max(seqs / max(status.max_num_seqs, 1), used / max(status.total_blocks, 1))
 

@@ -23,9 +23,7 @@ MAX_READY = 1024
 class Run:
     """Started once, then read to its end or closed. Belongs to one event loop."""
 
-    def __init__(
-        self, job: Job, tokenizer: TextTokenizer, record: RequestRecord, metrics: HttpMetrics
-    ) -> None:
+    def __init__(self, job: Job, tokenizer: TextTokenizer, record: RequestRecord, metrics: HttpMetrics) -> None:
         self.job = job
         self._record = record
         self._metrics = metrics

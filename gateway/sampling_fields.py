@@ -83,9 +83,7 @@ class SamplingFields(Body):
         return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
 
-def text_settings(
-    fields: SamplingFields, settings: HttpSettings, *, logprobs: bool
-) -> TextSettings:
+def text_settings(fields: SamplingFields, settings: HttpSettings, *, logprobs: bool) -> TextSettings:
     """Return what the text side needs.
 
     Raises ``GatewayError`` (400): too many stop strings, an empty or an overlong one.
@@ -103,9 +101,7 @@ def text_settings(
     )
 
 
-def sampling_of(
-    fields: SamplingFields, model: ServedModel, *, max_tokens: int, logprobs: int
-) -> Sampling:
+def sampling_of(fields: SamplingFields, model: ServedModel, *, max_tokens: int, logprobs: int) -> Sampling:
     """Return what the workers need. Raises ``GatewayError`` (400) for ids out of the vocabulary."""
     if fields.min_tokens > max_tokens:
         raise invalid("min_tokens", f"more than max_tokens, which is {max_tokens}")

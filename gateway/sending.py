@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from gateway.attempt import Attempt
 from gateway.phase_clock import DECODE, PREFILL, TRANSFER, PhaseClock
-from protocol.messages import Resend
 
 if TYPE_CHECKING:
     from gateway.candidate import Need, Route
     from gateway.desk import Desk
     from gateway.generation import Generation
     from gateway.planner import Prefix
-    from protocol.messages import Peer, Tail
+    from protocol.messages import Peer, Resend, Tail
 
 
 class Sending:
@@ -32,7 +31,7 @@ class Sending:
         """Nothing is sent before ``start``."""
         self._loop = asyncio.get_running_loop()
         self._desk = desk
-        self._request_id = request_id
+        self.request_id = request_id
         self._generation = generation
         self._prefix = prefix
         self._clock = clock
@@ -47,13 +46,17 @@ class Sending:
             return None
         return attempt
 
+    def serves(self, sender: Peer) -> bool:
+        """``sender`` is a worker of the current attempt, which replaces older ones there by itself."""
+        return self.attempt is not None and sender in self.attempt.route.peers
+
     def start(self, route: Route, tails: tuple[Tail, ...], need: Need) -> None:
         """Leave the attempt before and begin the next one: both messages leave together."""
         self.leave("moved", stay=route.peers)
         self.num_attempts += 1
-        attempt = Attempt(self._request_id, self.num_attempts, route, tails)
+        attempt = Attempt(self.request_id, self.num_attempts, route, tails)
         self.attempt, self.last_route = attempt, route
-        self._desk.planner.place(route, self._request_id, need, self._prefix)
+        self._desk.planner.place(route, self.request_id, need, self._prefix)
         self._desk.metrics.routed(route.path)
         self._clock.enter(PREFILL)
         self._repeat("prefill", lambda: self._prefill_request(attempt))
@@ -63,12 +66,12 @@ class Sending:
     def accepted(self, attempt: Attempt, sender: Peer) -> None:
         """``sender`` holds the attempt: it needn't be told again, and wants its hold renewed."""
         if sender == attempt.route.prefill:
-            self._desk.repeats.stop(("prefill", self._request_id))
+            self._desk.repeats.stop(("prefill", self.request_id))
         if sender == attempt.route.decode:
-            self._desk.repeats.stop(("reserve", self._request_id))
-        self._desk.in_flight.accepted(sender, self._request_id, self._loop.time())
+            self._desk.repeats.stop(("reserve", self.request_id))
+        self._desk.in_flight.accepted(sender, self.request_id, self._loop.time())
         if not attempt.is_done_at(sender):
-            self._desk.wants.add(sender, self._request_id, attempt.number)
+            self._desk.wants.add(sender, self.request_id, attempt.number)
 
     def heard(self, attempt: Attempt, sender: Peer) -> None:
         """Tokens say more than Accepted: the prefill worker is done, the decode worker has adopted."""
@@ -81,16 +84,17 @@ class Sending:
             if attempt.reserves and not attempt.adopted:
                 self._clock.enter(TRANSFER)
 
-    def ask(self, attempt: Attempt, choice: int, on_silence: Callable[[], None]) -> None:
-        """Ask the decode worker for its first token of a choice: it has it if it has adopted."""
-        if attempt.asking:
-            return
-        attempt.asking = True
-        start = next(len(tail.token_ids) for tail in attempt.tails if tail.choice == choice)
-        message = Resend(self._request_id, attempt.number, choice, start)
+    def ask(self, attempt: Attempt, doubted: Peer, message: Resend, on_silence: Callable[[], None]) -> None:
+        """Ask for tokens that must have been made if the attempt goes on, or was done.
+
+        Asked is who must have them: the decode worker if the prefill worker is ``doubted``, since it
+        may have adopted, and else the doubted worker itself, whose last words may have been lost.
+        """
+        attempt.doubted = doubted
+        asked = attempt.route.decode if attempt.reserves else doubted
         self._desk.repeats.start(
-            ("ask", self._request_id),
-            lambda: self._desk.postbox.send(attempt.route.decode, message),
+            ("ask", self.request_id),
+            lambda: self._desk.postbox.send(asked, message),
             self._desk.settings.ask_s,
             on_silence,
         )
@@ -101,27 +105,27 @@ class Sending:
         if attempt is None:
             return
         for kind in ("prefill", "reserve", "ask"):
-            self._desk.repeats.stop((kind, self._request_id))
+            self._desk.repeats.stop((kind, self.request_id))
         for peer in attempt.route.peers:
-            self._desk.wants.drop(peer, self._request_id)
-            self._desk.in_flight.release(peer, self._request_id)
+            self._desk.wants.drop(peer, self.request_id)
+            self._desk.in_flight.release(peer, self.request_id, self._loop.time())
             if cancel and peer not in stay:
-                self._desk.cancels.cancel(peer, self._request_id, attempt.number, reason)
+                self._desk.cancels.cancel(peer, self.request_id, attempt.number, reason)
 
     def _adopted(self, attempt: Attempt) -> None:
-        attempt.adopted = True
+        attempt.adopted, attempt.doubted = True, None
         self.accepted(attempt, attempt.route.decode)
-        self._desk.repeats.stop(("ask", self._request_id))
+        self._desk.repeats.stop(("ask", self.request_id))
         self._clock.enter(DECODE)
         if not attempt.route.local:
-            self._desk.repeats.stop(("prefill", self._request_id))
-            self._desk.wants.drop(attempt.route.prefill, self._request_id)
-            self._desk.in_flight.release(attempt.route.prefill, self._request_id)
+            self._desk.repeats.stop(("prefill", self.request_id))
+            self._desk.wants.drop(attempt.route.prefill, self.request_id)
+            self._desk.in_flight.release(attempt.route.prefill, self.request_id, self._loop.time())
 
     def _repeat(self, kind: str, send: Callable[[], None]) -> None:
         """Until the answer; the phase's own deadline and the worker's death end the attempt."""
         within_s = self._clock.limit_s(PREFILL)
-        self._desk.repeats.start((kind, self._request_id), send, within_s, lambda: None)
+        self._desk.repeats.start((kind, self.request_id), send, within_s, lambda: None)
 
     def _prefill_request(self, attempt: Attempt) -> None:
         message = attempt.prefill_request(self._generation, self._clock)

@@ -23,9 +23,7 @@ class ServedModel:
     created: int
 
 
-def load_served_model(
-    folder: Path, name: str | None = None, max_model_len: int | None = None
-) -> ServedModel:
+def load_served_model(folder: Path, name: str | None = None, max_model_len: int | None = None) -> ServedModel:
     """Read tokenizer, template and limits; the weights aren't looked at.
 
     Raises ``ModelFolderError`` with one line that says what is wrong.
@@ -36,9 +34,7 @@ def load_served_model(
         raise ModelFolderError(
             f"--max-model-len {max_model_len} is more than the model's {card.max_model_len} positions"
         )
-    ends = {
-        card.special_tokens[key] for key in ("bos_token", "eos_token") if key in card.special_tokens
-    }
+    ends = {card.special_tokens[key] for key in ("bos_token", "eos_token") if key in card.special_tokens}
     tokenizer = TextTokenizer.load(folder, frozenset(ends))
     eos_ids = card.eos_ids or _named_eos(card.special_tokens, tokenizer)
     return ServedModel(

@@ -51,15 +51,13 @@ class GatewaySettings(ServiceSettings):
     queue_timeout: float = setting(
         _SECONDS,
         120.0,
-        "seconds a request may wait for its workers. Raising it keeps clients waiting longer under "
-        "overload",
+        "seconds a request may wait for its workers. Raising it keeps clients waiting longer under overload",
         metavar="SECONDS",
     )
     prefill_timeout: float = setting(
         _SECONDS,
         300.0,
-        "seconds from the start of prefill to the first token. Raising it holds blocks of stuck "
-        "requests longer",
+        "seconds from the start of prefill to the first token. Raising it holds blocks of stuck requests longer",
         metavar="SECONDS",
     )
     transfer_timeout: float = setting(
@@ -72,7 +70,6 @@ class GatewaySettings(ServiceSettings):
     decode_timeout: float = setting(
         _SECONDS,
         3600.0,
-        "seconds from adoption to the last token. Raising it holds blocks of endless requests "
-        "longer",
+        "seconds from adoption to the last token. Raising it holds blocks of endless requests longer",
         metavar="SECONDS",
     )

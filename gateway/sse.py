@@ -18,6 +18,8 @@ from runtime.logs import get_logger
 
 log = get_logger("gateway.sse")
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b": keep-alive\n\n"
 
@@ -104,5 +106,4 @@ class EventStream(Response):
 
 
 def _event(body: object) -> bytes:
-    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
-    return b"data: " + text.encode() + b"\n\n"
+    return b"data: " + _encode(body).encode() + b"\n\n"

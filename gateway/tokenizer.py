@@ -29,16 +29,12 @@ class TextTokenizer:
         description = json.loads(tokenizer.to_str())
         to_bytes = piece_decoder(description["decoder"])
         if to_bytes is None:
-            raise ModelFolderError(
-                "tokenizer.json has a decoder of another kind than byte-level or SentencePiece"
-            )
+            raise ModelFolderError("tokenizer.json has a decoder of another kind than byte-level or SentencePiece")
         self._to_bytes = to_bytes
         self._bytes: dict[int, bytes] = {}
         added = tokenizer.get_added_tokens_decoder()
         named = {tokenizer.token_to_id(text) for text in special_texts} - {None}
-        self._special = frozenset(
-            {token_id for token_id, token in added.items() if token.special} | named
-        )
+        self._special = frozenset({token_id for token_id, token in added.items() if token.special} | named)
         self.max_token_bytes = _max_token_bytes(tokenizer, description)
         self._check()
 
@@ -61,6 +57,11 @@ class TextTokenizer:
     def vocab_size(self) -> int:
         """Number of ids, added tokens included."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def to_json(self) -> str:
+        """Return it as a tokenizer.json holds it."""
+        text: str = self._tokenizer.to_str()
+        return text
 
     def encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
         """Return token ids; special tokens written in the text are read as such."""
@@ -105,9 +106,7 @@ class TextTokenizer:
 
 def _max_token_bytes(tokenizer: Tokenizer, description: dict[str, object]) -> int:
     """Return the most bytes of text that one token can stand for; 0 if that can't be told."""
-    swallows = any(
-        token.lstrip or token.rstrip for token in tokenizer.get_added_tokens_decoder().values()
-    )
+    swallows = any(token.lstrip or token.rstrip for token in tokenizer.get_added_tokens_decoder().values())
     if swallows or "ByteLevel" not in str(description["decoder"]) or description["normalizer"]:
         return 0
     return max(len(piece.encode("utf-8")) for piece in tokenizer.get_vocab(with_added_tokens=True))

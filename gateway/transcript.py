@@ -64,17 +64,13 @@ class Transcript:
     _waiting: deque[_Waiting] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self._detokenizer = Detokenizer(
-            self.tokenizer, skip_special_tokens=self.settings.skip_special_tokens
-        )
+        self._detokenizer = Detokenizer(self.tokenizer, skip_special_tokens=self.settings.skip_special_tokens)
         self._matcher = StopMatcher(self.settings.stop)
 
     def add(self, update: Update) -> Piece:
         """Take new tokens; ``stopped_here`` says that a stop string ended it before its worker."""
         if update.first_index != self.num_tokens:
-            raise RuntimeError(
-                f"choice {self.choice}: tokens at {update.first_index}, have {self.num_tokens}"
-            )
+            raise RuntimeError(f"choice {self.choice}: tokens at {update.first_index}, have {self.num_tokens}")
         match = self._read(update)
         if match is not None:
             self.finish_reason = "stop"
@@ -139,10 +135,7 @@ class Transcript:
         return self._cut(safe), tokens
 
     def _last_piece(self, limit: int, stop_reason: str | int | None) -> Piece:
-        tokens = [
-            ScoredToken(token.token_id, token.logprob, min(token.start, limit))
-            for token in self._waiting
-        ]
+        tokens = [ScoredToken(token.token_id, token.logprob, min(token.start, limit)) for token in self._waiting]
         self._waiting.clear()
         text = self._cut(limit)
         self._text = ""

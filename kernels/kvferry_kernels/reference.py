@@ -52,7 +52,7 @@ def rope_and_cache(
     """See ops.rope_and_cache."""
     _, kv_heads, dim, block_size = k_cache.shape
     heads = qkv.view(len(qkv), -1, dim)
-    q, k, v = heads.split((heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads), dim=1)
+    q, k, v = heads[:, : -2 * kv_heads], heads[:, -2 * kv_heads : -kv_heads], heads[:, -kv_heads:]
     q, k = q.float(), k.float()
     if q_norm is not None:
         q = _normalize(q, q_norm, eps)

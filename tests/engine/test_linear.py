@@ -1,14 +1,24 @@
 """Matrix products are right, and a row's bits don't depend on how many rows there are."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
 from engine import linear
-from engine.linear import Head, Linear, smallest_equal_batch
+from engine.linear import Head, Linear, cancelling, smallest_equal_batch
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 DEFAULT_MODEL = [(960, 576), (576, 576), (3072, 576), (576, 1536)]
 ROWS = (1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 128, 256, 300)
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Put torch's thread count back after a test that changes it."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -31,16 +41,37 @@ def test_a_product_is_its_definition(dtype: torch.dtype, bias: bool) -> None:
 def test_rows_of_the_default_model_are_bit_equal_at_any_batch_size(
     dtype: torch.dtype, outputs: int, inputs: int
 ) -> None:
-    product, x = Linear(random(outputs, inputs, dtype=dtype)), random(301, inputs, dtype=dtype)
+    weight, x = cancelling(outputs, 301, inputs, dtype)
+    product = Linear(weight)
     whole = product(x)
     for rows in ROWS:
         for start in (0, 1):
             assert torch.equal(product(x[start : start + rows]), whole[start : start + rows])
 
 
+def test_data_that_cancels_shows_an_order_that_ordinary_data_hides() -> None:
+    weight, x = cancelling(64, 8, 1536, torch.bfloat16)
+    assert (x.double() @ weight.double().T).abs().max() < 1e-9
+    backwards = torch.arange(1535, -1, -1)
+    sums = [x.float() @ weight.float().T, x.float()[:, backwards] @ weight.float()[:, backwards].T]
+    assert (sums[0].bfloat16() != sums[1].bfloat16()).float().mean() > 0.5
+
+
+@DTYPES
+def test_thread_count_changes_no_bit(dtype: torch.dtype, threads: None) -> None:
+    for outputs, inputs in DEFAULT_MODEL:
+        weight, x = cancelling(outputs, 33, inputs, dtype)
+        product = Linear(weight)
+        results = []
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            results.append(torch.cat([product(x), product(x[:1]), product(x[:4])]))
+        assert torch.equal(results[0], results[1])
+
+
 @DTYPES
 def test_head_rows_are_bit_equal_and_float32(dtype: torch.dtype) -> None:
-    weight, x = random(1000, 576, dtype=dtype), random(40, 576, dtype=dtype)
+    weight, x = cancelling(1000, 40, 576, dtype)
     head = Head(weight)
     whole = head(x)
     assert whole.dtype == torch.float32

@@ -76,9 +76,7 @@ def test_with_caching_off_nothing_is_kept() -> None:
 
 @BOTH
 @pytest.mark.parametrize("made", [1, 15, 16, 17, 20])
-def test_prefilling_prompt_and_produced_tokens_again_goes_on_the_same(
-    sampling: Sampling, made: int
-) -> None:
+def test_prefilling_prompt_and_produced_tokens_again_goes_on_the_same(sampling: Sampling, made: int) -> None:
     (whole,) = generate(Rig(), prompt(45), sampling)
     for rig in (Rig(), Rig(caching=False)):
         generate(rig, prompt(45), sampling, name="before")
@@ -95,16 +93,11 @@ def test_decoded_blocks_are_in_the_cache_for_the_next_turn() -> None:
 
 @BOTH
 @pytest.mark.parametrize("length", [16, 40])
-def test_three_choices_compute_the_prompt_once_and_equal_single_choices(
-    sampling: Sampling, length: int
-) -> None:
+def test_three_choices_compute_the_prompt_once_and_equal_single_choices(sampling: Sampling, length: int) -> None:
     rig = Rig()
     three = generate(rig, prompt(length), sampling, choices=tails((), (), ()))
     assert rig.load.prompt_tokens_computed == length
-    singles = [
-        generate(Rig(), prompt(length), sampling, choices=(ChoiceTail(number),))[0]
-        for number in range(3)
-    ]
+    singles = [generate(Rig(), prompt(length), sampling, choices=(ChoiceTail(number),))[0] for number in range(3)]
     assert three == singles
     rig.assert_empty()
 
@@ -152,9 +145,7 @@ def test_a_second_hand_over_ships_only_what_is_missing(sampling: Sampling) -> No
 @BOTH
 @pytest.mark.parametrize("length", [16, 40])
 @pytest.mark.parametrize("cuts", [(0, 0, 0), (0, 3, 21), (5, 5, 18)])
-def test_three_choices_are_handed_over_with_their_tails(
-    sampling: Sampling, length: int, cuts: tuple[int, ...]
-) -> None:
+def test_three_choices_are_handed_over_with_their_tails(sampling: Sampling, length: int, cuts: tuple[int, ...]) -> None:
     whole = generate(Rig(), prompt(length), sampling, choices=tails((), (), ()))
     given = tails(*(ids[:cut] for ids, cut in zip(whole, cuts, strict=True)))
     p, d = Rig(tokens=32), Rig()

@@ -89,9 +89,7 @@ def test_waiting_ones_are_looked_at_only_as_far_as_needed() -> None:
     assert len(seen) <= 3
 
 
-views = st.tuples(
-    st.sampled_from([1, 1, 1, 5, 40]), st.integers(0, 6), st.booleans(), st.booleans()
-)
+views = st.tuples(st.sampled_from([1, 1, 1, 5, 40]), st.integers(0, 6), st.booleans(), st.booleans())
 waiters = st.tuples(st.integers(1, 60), st.integers(0, 8), st.integers(0, 3))
 
 

@@ -62,9 +62,9 @@ class World:
         self.num_checked = 0
 
     def act(self) -> None:
-        action = self.random.choices(
-            [self.begin, self.step_p, self.step_d, self.stop, self.release], [4, 6, 12, 1, 1]
-        )[0]
+        action = self.random.choices([self.begin, self.step_p, self.step_d, self.stop, self.release], [6, 6, 12, 1, 1])[
+            0
+        ]
         action()
 
     def begin(self) -> None:
@@ -81,7 +81,7 @@ class World:
             self.lives[hand_over.key] = life
             self.d.submit(Prefill(hand_over.key, prompt(length), given, sampling))
             return
-        answers = [self.answer(hand_over.grant_command())]
+        answers = [self.answer(hand_over.grant_command(pick.choice([None, 1, 1])))]
         if isinstance(answers[0], Granted):
             hand_over.granted = answers[0]
             self.lives[hand_over.key] = life

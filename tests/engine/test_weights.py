@@ -32,14 +32,14 @@ def test_missing_misshaped_and_integer_tensors_are_refused_by_name(tmp_path: Pat
 
 
 def test_a_folder_without_weights_or_with_a_damaged_shard_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="has no model.safetensors"):
+    with pytest.raises(ModelError, match="has no model"):
         open_weights(tmp_path)
     folder = folder_with(tmp_path, a=torch.ones(1000))
     path = folder / "model.safetensors"
     whole = path.read_bytes()
     for content in (b"", b"\x01\x02", whole[:40], whole[:-100], b"\xff" * 100):
         path.write_bytes(content)
-        with pytest.raises(ModelError, match="truncated|not a safetensors"):
+        with pytest.raises(ModelError, match=r"truncated|not a safetensors"):
             open_weights(folder)
 
 

@@ -174,10 +174,8 @@ def test_an_image_is_refused_by_name() -> None:
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 @pytest.mark.parametrize("empty", [{}, None])
 def test_fields_that_ask_for_nothing_are_taken(path: str, empty: object) -> None:
-    names = (
-        "logit_bias stop tools functions response_format stream_options user metadata seed "
-        "max_tokens temperature logprobs"
-    ).split()
+    names = ["logit_bias", "stop", "tools", "functions", "response_format", "stream_options"]
+    names += ["user", "metadata", "seed", "max_tokens", "temperature", "logprobs"]
     api = Api(says("abc"))
     body = {"messages": HELLO, "prompt": "hello", **dict.fromkeys(names, empty), "no_such": 1}
     assert api.request("POST", path, json=body).status_code == 200
@@ -236,20 +234,3 @@ def test_a_body_over_the_limit_is_refused_declared_or_not() -> None:
     api = Api(settings=HttpSettings(max_body_bytes=5000))
     assert refused(api, api.request("POST", CHAT, content=b" " * 5001), 413)["code"]
     assert refused(api, api.request("POST", CHAT, content=endless()), 413)["code"]
-
-
-def test_the_template_refuses_in_its_own_words() -> None:
-    template = "{% for m in messages %}{{ raise_exception('no system here') }}{% endfor %}"
-    api = Api(model=small_model(template=template))
-    assert "no system here" in refused(api, api.chat())["message"]
-
-
-def test_a_template_that_breaks_on_the_messages_is_the_clients_error() -> None:
-    api = Api(model=small_model(template="{{ messages[0]['content'] + 5 }}"))
-    refused(api, api.chat())
-
-
-def test_a_model_without_template_takes_completions_only() -> None:
-    api = Api(says("abc"), model=small_model(template=None))
-    error_of(api.chat(), 400)
-    assert api.complete().status_code == 200

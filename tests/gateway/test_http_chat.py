@@ -86,9 +86,7 @@ def test_the_clients_label_is_echoed_and_handed_on() -> None:
 
 def test_each_choice_of_a_stream_has_a_role_and_one_end() -> None:
     steps = [
-        step
-        for trio in zip(*(says("abc xyz", choice=choice) for choice in range(3)), strict=True)
-        for step in trio
+        step for trio in zip(*(says("abc xyz", choice=choice) for choice in range(3)), strict=True) for step in trio
     ]
     events = events_of(Api(steps).chat(stream=True, n=3, max_tokens=5))
     for choice in range(3):

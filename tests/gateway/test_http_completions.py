@@ -9,11 +9,7 @@ from tests.support.scripted_dispatcher import EOS_ID, Step, ids_of, says
 
 def repeats_its_prompt(generation: Generation) -> Sequence[Step]:
     """Each choice says the prompt."""
-    return [
-        step
-        for choice in range(generation.num_choices)
-        for step in says(generation.prompt_ids, choice=choice)
-    ]
+    return [step for choice in range(generation.num_choices) for step in says(generation.prompt_ids, choice=choice)]
 
 
 def test_a_completion_is_text() -> None:
@@ -46,9 +42,7 @@ def test_all_forms_of_a_prompt_are_taken() -> None:
 
 
 def test_a_stream_of_several_prompts_says_each_in_its_own_choice() -> None:
-    events = Api(repeats_its_prompt).complete_events(
-        prompt=["abc", "xyz"], stream_options={"include_usage": True}
-    )
+    events = Api(repeats_its_prompt).complete_events(prompt=["abc", "xyz"], stream_options={"include_usage": True})
     assert (text_of(events, 0), text_of(events, 1)) == ("abc", "xyz")
     ends = [part["index"] for event in events for part in event["choices"] if part["finish_reason"]]
     assert sorted(ends) == [0, 1]

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import openai
 import pytest
 from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletionMessageParam
 
 from gateway.errors import from_code
 from gateway.http_settings import HttpSettings
@@ -14,7 +15,7 @@ from tests.support.scripted_dispatcher import EOS_ID, says
 
 Talk = Callable[[AsyncOpenAI], Awaitable[None]]
 
-MESSAGES = [{"role": "user", "content": "hello"}]
+MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
 
 
 def with_client(api: Api, talk: Talk, key: str = "right") -> None:
@@ -31,12 +32,12 @@ def with_client(api: Api, talk: Talk, key: str = "right") -> None:
 
 def test_a_chat_is_the_same_streamed_and_not() -> None:
     async def talk(client: AsyncOpenAI) -> None:
-        whole = await client.chat.completions.create(model="toy", messages=MESSAGES)  # type: ignore[arg-type]
+        whole = await client.chat.completions.create(model="toy", messages=MESSAGES)
         assert whole.choices[0].message.content == "Paris is nice"
         assert whole.choices[0].message.tool_calls is None
         stream = await client.chat.completions.create(
             model="toy",
-            messages=MESSAGES,  # type: ignore[arg-type]
+            messages=MESSAGES,
             stream=True,
             stream_options={"include_usage": True},
         )
@@ -54,7 +55,7 @@ def test_log_probabilities_are_read() -> None:
     async def talk(client: AsyncOpenAI) -> None:
         whole = await client.chat.completions.create(
             model="toy",
-            messages=MESSAGES,  # type: ignore[arg-type]
+            messages=MESSAGES,
             logprobs=True,
             top_logprobs=2,
         )

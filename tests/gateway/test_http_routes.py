@@ -62,9 +62,7 @@ def test_the_version_is_named() -> None:
         ("DELETE", "/v1/models", 405),
     ],
 )
-def test_an_unknown_route_or_method_has_the_same_shape_of_error(
-    method: str, path: str, status: int
-) -> None:
+def test_an_unknown_route_or_method_has_the_same_shape_of_error(method: str, path: str, status: int) -> None:
     assert error_of(Api().request(method, path), status)["type"] == "invalid_request_error"
 
 
@@ -110,9 +108,7 @@ def test_the_description_names_the_bodies_fields() -> None:
     ("code", "status", "retry"),
     [(Code.QUEUE_FULL, 429, "1"), (Code.NO_WORKER, 503, "1"), (Code.NEVER_FITS, 400, None)],
 )
-def test_a_refusal_keeps_its_status_and_says_when_to_come_back(
-    code: Code, status: int, retry: str | None
-) -> None:
+def test_a_refusal_keeps_its_status_and_says_when_to_come_back(code: Code, status: int, retry: str | None) -> None:
     for stream in (False, True):
         api = Api()
         api.dispatcher.refusal = from_code(code, "not now")
@@ -137,9 +133,7 @@ def test_an_error_before_the_first_token_is_a_plain_status(stream: bool) -> None
 def test_an_error_in_mid_stream_is_an_event_and_the_stream_ends() -> None:
     api = Api([*says("abc xyz")[:2], from_code(Code.WORKER_LOST, "gone")])
     events = events_of(api.chat(stream=True))
-    assert events[-1] == {
-        "error": {"message": "gone", "type": "server_error", "param": None, "code": "worker_lost"}
-    }
+    assert events[-1] == {"error": {"message": "gone", "type": "server_error", "param": None, "code": "worker_lost"}}
     assert api.dispatcher.streams[0].cancelled
 
 
@@ -149,9 +143,7 @@ def test_an_error_after_the_first_token_is_a_status_when_not_streamed() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_bug_is_a_500_that_tells_nothing_and_is_logged(
-    stream: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bug_is_a_500_that_tells_nothing_and_is_logged(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
     api = Api([ValueError("secret")])
     with caplog.at_level(logging.ERROR):
         error = error_of(api.chat(stream=stream), 500)
@@ -168,9 +160,7 @@ def test_updates_that_stop_early_are_an_error(caplog: pytest.LogCaptureFixture) 
 def test_one_failing_prompt_ends_the_request_and_the_others() -> None:
     api = Api(
         lambda generation: (
-            [from_code(Code.NO_SPACE, "full")]
-            if generation.prompt_ids == ids_of("xyz")
-            else says("hello world")[:-1]
+            [from_code(Code.NO_SPACE, "full")] if generation.prompt_ids == ids_of("xyz") else says("hello world")[:-1]
         )
     )
     error_of(api.complete(prompt=["abc", "xyz"]), 429)

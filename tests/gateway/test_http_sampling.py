@@ -30,9 +30,7 @@ def test_every_field_reaches_the_workers() -> None:
         "max_tokens": 8,
         "ignore_eos": True,
     }
-    assert sampling_for(
-        **same, logit_bias={"7": -100, "9": 1.5}, stop_token_ids=[9]
-    ) == Sampling(
+    assert sampling_for(**same, logit_bias={"7": -100, "9": 1.5}, stop_token_ids=[9]) == Sampling(
         **same,
         logit_bias=((7, -100.0), (9, 1.5)),
         eos_ids=(EOS_ID,),
@@ -45,9 +43,7 @@ def test_defaults_are_those_of_openai() -> None:
     assert sampling == Sampling(eos_ids=(EOS_ID,), max_tokens=5)
 
 
-@pytest.mark.parametrize(
-    ("given", "sent"), [(-1, 2**64 - 1), (0, 0), (2**63 - 1, 2**63 - 1), (-(2**63), 2**63)]
-)
+@pytest.mark.parametrize(("given", "sent"), [(-1, 2**64 - 1), (0, 0), (2**63 - 1, 2**63 - 1), (-(2**63), 2**63)])
 def test_a_seed_is_sixty_four_bits(given: int, sent: int) -> None:
     assert sampling_for(seed=given).seed == sent
 

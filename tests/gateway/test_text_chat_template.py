@@ -1,15 +1,19 @@
 """Messages become the prompt that the model's template writes."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from gateway.chat_messages import template_messages
 from gateway.chat_template import ChatTemplate
 from gateway.errors import GatewayError, ModelFolderError
-from tests.support.http_twin import Api
-from tests.support.scripted_dispatcher import TEMPLATE, ids_of, says, small_model
+from gateway.tokenizer import TextTokenizer
+from tests.support.http_twin import Api, error_of
+from tests.support.scripted_dispatcher import TEMPLATE, ids_of, says, small_model, small_tokenizer
 
 Message = dict[str, Any]
 
@@ -97,9 +101,7 @@ def test_parts_of_text_are_joined_by_line_breaks_in_every_role() -> None:
         {"role": "assistant", "content": [], "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c", "content": parts},
     ]
-    plain: list[Message] = [
-        {**message, "content": "one\ntwo" if message["content"] else ""} for message in in_parts
-    ]
+    plain: list[Message] = [{**message, "content": "one\ntwo" if message["content"] else ""} for message in in_parts]
     assert prompt_of(in_parts) == prompt_of(plain)
 
 
@@ -110,9 +112,7 @@ def test_arguments_of_calls_are_objects_for_the_template() -> None:
     assert plain == {
         "role": "assistant",
         "content": "",
-        "tool_calls": [
-            {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
-        ],
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}],
     }
     call["function"] = {"name": "f", "arguments": "{"}
     with pytest.raises(GatewayError) as caught:
@@ -132,13 +132,9 @@ def test_the_last_message_can_be_continued() -> None:
         {"role": "assistant", "content": "The sum is "},
     ]
     ids = prompt_of(messages, continue_final_message=True, add_generation_prompt=False)
-    assert ids == ids_of(
-        "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\nThe sum is "
-    )
+    assert ids == ids_of("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\nThe sum is ")
     stripping = TEMPLATE.replace("message['content']", "message['content'] | trim")
-    text = ChatTemplate(stripping, {}).render(
-        messages, add_generation_prompt=False, continue_final_message=True
-    )
+    text = ChatTemplate(stripping, {}).render(messages, add_generation_prompt=False, continue_final_message=True)
     assert text.endswith("assistant\nThe sum is")
 
 
@@ -154,3 +150,38 @@ def test_long_chats_are_tokenized_like_short_ones() -> None:
     api.chat(messages=[{"role": "user", "content": text}])
     wanted = ids_of(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n")
     assert api.dispatcher.generations[0].prompt_ids == wanted
+
+
+def test_the_begin_token_is_written_once() -> None:
+    file = json.loads(small_tokenizer().to_json())
+    processor = TemplateProcessing(single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)])
+    tokenizer = Tokenizer.from_str(json.dumps(file))
+    tokenizer.post_processor = processor
+    model = replace(
+        small_model(template="<|endoftext|>{{ messages[0].content }}"),
+        tokenizer=TextTokenizer(tokenizer),
+    )
+    api = Api(says("abc"), model=model)
+    api.chat()
+    api.complete(prompt="hello")
+    api.complete(prompt="hello", add_special_tokens=False)
+    chat, completion, bare = (each.prompt_ids for each in api.dispatcher.generations)
+    assert chat == completion == (0, *bare)
+    assert 0 not in bare
+
+
+def test_the_template_refuses_in_its_own_words() -> None:
+    template = "{% for m in messages %}{{ raise_exception('no system here') }}{% endfor %}"
+    api = Api(model=small_model(template=template))
+    assert "no system here" in error_of(api.chat(), 400)["message"]
+
+
+def test_a_template_that_breaks_on_the_messages_is_the_clients_error() -> None:
+    api = Api(model=small_model(template="{{ messages[0]['content'] + 5 }}"))
+    error_of(api.chat(), 400)
+
+
+def test_a_model_without_template_takes_completions_only() -> None:
+    api = Api(says("abc"), model=small_model(template=None))
+    error_of(api.chat(), 400)
+    assert api.complete().status_code == 200

@@ -52,9 +52,7 @@ def test_a_part_of_a_character_is_written_as_bytes() -> None:
 
 @pytest.mark.parametrize("per_update", [1, 2, 4])
 @pytest.mark.parametrize("stop", [None, "zzz", "b 你 and more"])
-def test_in_a_stream_each_piece_is_the_text_of_its_entries(
-    per_update: int, stop: str | None
-) -> None:
+def test_in_a_stream_each_piece_is_the_text_of_its_entries(per_update: int, stop: str | None) -> None:
     events = Api(says(CRAB, num_top=0, per_update=per_update)).chat_events(logprobs=True, stop=stop)
     assert text_of(events) == CRAB
     assert len(entries_of(events)) == len(ids_of(CRAB))
@@ -99,7 +97,7 @@ def test_a_streamed_completion_says_the_same() -> None:
     events = Api(says(CRAB, num_top=2)).complete_events(logprobs=2)
     assert text_of(events) == whole["text"]
     parts = [event["choices"][0]["logprobs"] for event in events]
-    joined = {key: [] for key in whole["logprobs"]}
+    joined: dict[str, list[Any]] = {key: [] for key in whole["logprobs"]}
     for part in parts:
         for key, values in (part or {}).items():
             joined[key] += values

@@ -23,7 +23,7 @@ def folder_of(tmp_path: Path, **files: Any) -> Path:
             "bos_token": "<|im_start|>",
             "eos_token": {"content": "<|im_end|>", "special": True},
         },
-        "tokenizer.json": small_tokenizer()._tokenizer.to_str(),
+        "tokenizer.json": small_tokenizer().to_json(),
         **{name.replace("_json", ".json").replace("_jinja", ".jinja"): x for name, x in files.items()},
     }
     for name, content in contents.items():
@@ -90,16 +90,10 @@ def test_a_missing_folder_and_too_long_a_context_are_refused(tmp_path: Path) -> 
 def sentencepiece_like() -> Tokenizer:
     """A tokenizer that marks spaces and spells unknown characters as bytes."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), MARK]
-    pieces += list("Helo,wrd!endü12") + [f"{MARK}w"]
+    pieces += [*"Helo,wrd!endü12", f"{MARK}w"]
     vocabulary = {piece: place for place, piece in enumerate(dict.fromkeys(pieces))}
-    tokenizer = Tokenizer(
-        models.BPE(
-            vocabulary, [(MARK, "w")], unk_token="<unk>", byte_fallback=True, fuse_unk=True
-        )
-    )
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)]
-    )
+    tokenizer = Tokenizer(models.BPE(vocabulary, [(MARK, "w")], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
     tokenizer.decoder = decoders.Sequence(
         [
             decoders.Replace(MARK, " "),
@@ -131,7 +125,7 @@ def test_a_tokenizer_that_cant_be_read_exactly_is_refused() -> None:
 
 
 def test_truncation_and_padding_of_the_file_are_off() -> None:
-    tokenizer = Tokenizer.from_str(small_tokenizer()._tokenizer.to_str())
+    tokenizer = Tokenizer.from_str(small_tokenizer().to_json())
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=50)
     assert len(TextTokenizer(tokenizer).encode("hello " * 5, add_special_tokens=False)) > 4

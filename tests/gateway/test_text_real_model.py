@@ -57,9 +57,7 @@ def test_prompts_equal_those_of_transformers(
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_text_comes_back_as_decoding_at_once_gives_it(
-    model: ServedModel, theirs: Any, text: str
-) -> None:
+def test_text_comes_back_as_decoding_at_once_gives_it(model: ServedModel, theirs: Any, text: str) -> None:
     ids = model.tokenizer.encode(text, add_special_tokens=False)
     for skip in (True, False):
         detokenizer = Detokenizer(model.tokenizer, skip_special_tokens=skip)
@@ -92,7 +90,5 @@ def test_a_gateway_with_a_real_model_never_imports_torch(model_dir: Path) -> Non
         "heavy = {'torch', 'transformers', 'triton', 'numpy'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(model_dir)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code, str(model_dir)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

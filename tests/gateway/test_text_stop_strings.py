@@ -1,5 +1,7 @@
 """Stop strings are found in the text, wherever its pieces begin and end."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,10 +26,7 @@ def first_complete(text: str, stops: list[str]) -> StopMatch | None:
 def longest_beginning(text: str, stops: list[str]) -> int:
     """Count the characters at the end of `text` that begin a stop string."""
     return max(
-        length
-        for stop in stops
-        for length in range(len(stop))
-        if length <= len(text) and text.endswith(stop[:length])
+        length for stop in stops for length in range(len(stop)) if length <= len(text) and text.endswith(stop[:length])
     )
 
 
@@ -38,7 +37,7 @@ def test_the_match_that_is_complete_first_wins_however_the_text_is_cut(
     matcher = StopMatcher(tuple(stops))
     borders = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     found = None
-    for start, end in zip(borders, borders[1:], strict=False):
+    for start, end in pairwise(borders):
         found = found or matcher.push(text[start:end])
     assert found == first_complete(text, stops)
 

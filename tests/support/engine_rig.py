@@ -20,7 +20,8 @@ from engine.api import (
     Reserve,
     Result,
 )
-from engine.core import Engine, EngineSettings, Model
+from engine.core import Engine, EngineSettings
+from engine.model import Model
 from engine.pool_memory import PoolMemory
 from engine.toy_model import ToyModel
 from protocol.block_hash import chain_hashes, root_hash
@@ -30,6 +31,7 @@ MODEL = ToyModel()
 GREEDY = Sampling(temperature=0.0, max_tokens=24)
 SEEDED = Sampling(temperature=0.9, top_p=0.95, seed=0x1234_5678_9ABC_DEF0, max_tokens=24)
 MAX_STEPS = 5000
+KEY: Key = ("k", 0)
 
 R = TypeVar("R")
 
@@ -42,6 +44,11 @@ def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
 def tails(*token_ids: Sequence[int]) -> tuple[ChoiceTail, ...]:
     """Choices 0, 1, 2 and so on with these tails."""
     return tuple(ChoiceTail(i, tuple(ids)) for i, ids in enumerate(token_ids))
+
+
+def prefill(length: int = 40, sampling: Sampling = GREEDY, *, hand_over: bool = False) -> Prefill:
+    """A request of one choice under ``KEY``."""
+    return Prefill(KEY, prompt(length), tails(()), sampling, hand_over=hand_over)
 
 
 class Rig:

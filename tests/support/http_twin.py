@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from gateway.app import create_app
 from gateway.http_settings import HttpSettings
 from gateway.served_model import ServedModel
+from runtime.metrics import Metrics
 from tests.support.scripted_dispatcher import Script, ScriptedDispatcher, Step, small_model
 
 DEADLINE_S = 20.0
@@ -44,7 +45,10 @@ class Api:
         key: str | None = None,
     ) -> None:
         self.dispatcher = ScriptedDispatcher(script)
-        self.app: ASGIApp = create_app(self.dispatcher, model or small_model(), settings or HttpSettings())
+        self.metrics = Metrics()
+        self.app: ASGIApp = create_app(
+            self.dispatcher, model or small_model(), settings or HttpSettings(), self.metrics
+        )
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
@@ -58,6 +62,10 @@ class Api:
         response = run(call())
         assert isinstance(response, httpx.Response)
         return response
+
+    def get_metrics(self) -> str:
+        """Return what /metrics would say."""
+        return self.metrics.render().decode()
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         """GET."""

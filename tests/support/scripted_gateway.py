@@ -34,6 +34,10 @@ from tests.support.stack import Stack, until
 GREEDY = Sampling(temperature=0.0, max_tokens=12, eos_ids=(0,), ignore_eos=True)
 
 
+FINISH_S = 120.0
+"""A deadline for a whole answer, of the real model too."""
+
+
 class ScriptedGateway:
     """Speaks the messages. Answers are kept as they came; tokens are joined by their index."""
 
@@ -119,7 +123,7 @@ class ScriptedGateway:
 
     async def finished(self, *choices: int, request_id: str = "r1", attempt: int = 1) -> list[list[int]]:
         """The whole output of choices, once each has ended."""
-        await until(lambda: all((request_id, attempt, c) in self.ends for c in choices))
+        await until(lambda: all((request_id, attempt, c) in self.ends for c in choices), FINISH_S)
         return [self.output(c, request_id=request_id, attempt=attempt) for c in choices]
 
     def output(self, choice: int = 0, *, request_id: str = "r1", attempt: int = 1) -> list[int]:

@@ -142,6 +142,18 @@ class ScriptedWorker:
         """What came of one type."""
         return [message for message in self.heard if type(message) is kind]
 
+    def also_hear(self, kind: type[Message]) -> list[Message]:
+        """What comes of a type that the emitter answers, from now on."""
+        came: list[Message] = []
+        known = self.postbox._handlers[kind]
+
+        def hear(sender: Peer, message: Message) -> None:
+            came.append(message)
+            known(sender, message)
+
+        self.postbox._handlers[kind] = hear
+        return came
+
     def fail(self, code: str, phase: str = "decode") -> None:
         """Give up everything that is held."""
         for key, held in list(self.held.items()):
@@ -209,6 +221,11 @@ class ScriptedWorker:
 
     def _handover(self, prefill: Peer, message: KVHandover) -> None:
         key = (message.request_id, message.attempt)
+        if (
+            key not in self.held and key not in self.ended and not self.habits.refuse
+        ):  # as a GrantRequest stands for a Reserve
+            self.held[key] = Held(message.gateway, message.sampling.max_tokens)
+            self.emitter.begin(key, message.gateway)
         if key in self.held:
             self._decode(key, {live.choice: live.num_accepted for live in message.choices}, -1)
 

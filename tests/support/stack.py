@@ -1,4 +1,4 @@
-"""Workers with toy models on a memory bus and memory links, all in this process."""
+"""Workers on a memory bus and memory links, all in this process; their model is a toy unless a test brings one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from decode_svc.service import DecodeWorker
 from engine.api import Ready
-from engine.core import Engine, EngineSettings
+from engine.core import Engine, EngineSettings, Model
 from engine.loop import run_loop
 from engine.pool_memory import PoolMemory
 from engine.port import Started, ThreadPort
@@ -28,11 +28,11 @@ WITHIN_S = 20.0
 """A deadline for what takes milliseconds, on a busy machine."""
 
 
-def run(check: Callable[[], Awaitable[T]]) -> T:
+def run(check: Callable[[], Awaitable[T]], within_s: float = 3 * WITHIN_S) -> T:
     """Run an async test."""
 
     async def bounded() -> T:
-        return await asyncio.wait_for(check(), 3 * WITHIN_S)
+        return await asyncio.wait_for(check(), within_s)
 
     return asyncio.run(bounded())
 
@@ -68,11 +68,13 @@ class Stack:
     nodes: dict[str, Node] = field(default_factory=dict)
     num_blocks: int = 64
     max_payload: int = 1 << 20
+    model: Model = field(default_factory=ToyModel)
+    max_model_len: int = 4096
 
     async def add(self, role: str, worker_id: str, **settings: object) -> Node:
         """Start a worker; ``settings`` are of ``WorkerSettings``."""
         chosen = WorkerSettings(model="toy", served_model_name="toy", **settings)  # type: ignore[arg-type]
-        model = ToyModel()
+        model = self.model
         pool = PoolMemory(model.layout, self.num_blocks)
         engine = Engine(
             model,
@@ -80,13 +82,13 @@ class Stack:
             EngineSettings(
                 max_num_seqs=chosen.max_num_seqs,
                 max_num_batched_tokens=chosen.max_num_batched_tokens,
-                max_model_len=model.max_model_len,
+                max_model_len=self.max_model_len,
                 enable_prefix_caching=chosen.enable_prefix_caching,
                 weights="toy",
                 kv_dtype=model.layout.dtype,
             ),
         )
-        ready = Ready(self.num_blocks, model.max_model_len, 0, "toy", "toy")
+        ready = Ready(self.num_blocks, self.max_model_len, 0, "toy", "toy")
         started = Started(ready, model.layout, "toy")
         port = ThreadPort(started, pool, lambda commands, emit: run_loop(engine, commands, emit))
         bus = MemoryBus(self.hub, max_payload=self.max_payload)

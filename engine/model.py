@@ -1,0 +1,38 @@
+"""What the engine asks of a model, whichever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from engine.batch import Batch
+from engine.kv_cache import LayerCache
+from engine.layout import KVLayout
+
+
+class Config(Protocol):
+    """What the engine asks of a model's config."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+
+
+class Model(Protocol):
+    """One forward pass over a paged cache."""
+
+    @property
+    def config(self) -> Config:
+        """Sizes."""
+
+    @property
+    def layout(self) -> KVLayout:
+        """How its K and V lie in the pool."""
+
+    def forward(self, batch: Batch, cache: Sequence[LayerCache], on_layer: Callable[[], None]) -> Tensor:
+        """Write the batch's K and V; float32 logits ``[num_rows, vocab_size]`` of ``batch.logit_rows``.
+
+        ``on_layer`` is called after each layer. A token's logits depend on its own context alone.
+        """

@@ -1,0 +1,70 @@
+"""The real model in float32 writes exactly the tokens that transformers' generate writes."""
+
+import gc
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from engine.llama import LlamaModel
+from tests.support.model_rig import ModelRig
+from tests.support.prompts import prompt_ids
+
+pytestmark = pytest.mark.model
+
+NUM_TOKENS = 64
+AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Greedy tokens and the log probability of each."""
+
+    ids: list[int]
+    logprobs: Tensor
+
+
+def hf_answers(folder: Path, prompts: dict[str, list[int]]) -> dict[str, Answer]:
+    """Let generate answer prompts of similar length together, padded on the left."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None
+    answers: dict[str, Answer] = {}
+    names = list(prompts)
+    for start in range(0, len(names), AT_ONCE):
+        group = names[start : start + AT_ONCE]
+        width = max(len(prompts[name]) for name in group)
+        ids, mask = torch.zeros(2, len(group), width, dtype=torch.int64)
+        for row, name in enumerate(group):
+            ids[row, width - len(prompts[name]) :] = torch.tensor(prompts[name])
+            mask[row, width - len(prompts[name]) :] = 1
+        out = model.generate(
+            ids,
+            attention_mask=mask,
+            max_new_tokens=NUM_TOKENS,
+            do_sample=False,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        rows = torch.stack(out.logits, dim=1).log_softmax(-1)
+        made = out.sequences[:, width:]
+        logprobs = rows.gather(2, made.unsqueeze(2)).squeeze(2)
+        answers |= {n: Answer(made[i].tolist(), logprobs[i]) for i, n in enumerate(group)}
+    return answers
+
+
+def test_24_prompts_get_the_tokens_and_log_probabilities_of_generate(model_dir: Path) -> None:
+    prompts = prompt_ids(model_dir)
+    assert len(prompts) == 24
+    assert min(map(len, prompts.values())) == 8
+    assert max(map(len, prompts.values())) > 1400
+    expected = hf_answers(model_dir, prompts)
+    gc.collect()
+    rig = ModelRig(LlamaModel(model_dir, "float32"))
+    for name, ids in prompts.items():
+        made, logits = rig.generate(ids, NUM_TOKENS, chunk=512)
+        assert made == expected[name].ids, name
+        logprobs = logits.log_softmax(-1)[torch.arange(NUM_TOKENS), made]
+        assert (logprobs - expected[name].logprobs).abs().max() < 1e-3, name

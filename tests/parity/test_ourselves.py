@@ -1,0 +1,177 @@
+"""A token's numbers depend on its own context alone: the real model gives the same ids however it is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from engine.core import Model
+from engine.llama import LlamaModel
+from protocol.messages import Tail
+from protocol.sampling import Sampling
+from tests.support.scripted_gateway import ScriptedGateway
+from tests.support.stack import Stack, run
+
+pytestmark = pytest.mark.model
+
+NUM_BLOCKS = 1024
+NUM_PROMPTS = 16
+PROMPT_TOKENS = 160
+GREEDY = Sampling(temperature=0.0, max_tokens=48, ignore_eos=True)
+SEEDED = Sampling(temperature=1.0, top_p=0.95, seed=7_000_000_001, max_tokens=48, ignore_eos=True)
+DATA = Path(__file__).parents[1] / "data" / "prompts.json"
+
+Prompts = list[list[int]]
+Check = Callable[[ScriptedGateway], Awaitable[None]]
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def model(request: pytest.FixtureRequest, model_dir: Path) -> Model:
+    return cast("Model", LlamaModel(model_dir, request.param, max_model_len=2048))
+
+
+@pytest.fixture(scope="module")
+def prompts(model_dir: Path) -> Prompts:
+    """Varied real texts, each at most ``PROMPT_TOKENS`` long and of its own length."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+    texts = [entry["text"] for entry in json.loads(DATA.read_text())]
+    ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    chosen = [part[: PROMPT_TOKENS - 7 * number] for number, part in enumerate(ids[:NUM_PROMPTS])]
+    assert len(chosen) == NUM_PROMPTS
+    return chosen
+
+
+def with_workers(model: Model, pools: int, check: Check, *, chunk: int = 512, caching: bool = True) -> None:
+    """``pools`` prefill and as many decode workers (0: one worker that does both)."""
+
+    async def body() -> None:
+        stack = Stack(num_blocks=NUM_BLOCKS, model=model, max_model_len=2048)
+        settings = {"max_num_batched_tokens": chunk, "enable_prefix_caching": caching}
+        for number in range(1, pools + 1):
+            await stack.add("prefill", f"prefill-{number}", **settings)
+        for number in range(1, max(pools, 1) + 1):
+            await stack.add("decode", f"decode-{number}", local_prefill_tokens=-1, **settings)
+        gateway = await ScriptedGateway(stack).open()
+        await check(gateway)
+        gateway.wanted.clear()
+        await stack.idle()
+        await gateway.close()
+        await stack.close()
+
+    run(body, within_s=600)
+
+
+async def ask_all(
+    gateway: ScriptedGateway, prompts: Prompts, sampling: Sampling, pools: int, name: str, *, alone: bool = False
+) -> list[list[int]]:
+    """Outputs of all prompts, asked at once or one after the other; pairs take turns."""
+    outputs: list[list[int]] = []
+    for number, prompt in enumerate(prompts):
+        pair = number % max(pools, 1) + 1
+        prefill = f"prefill-{pair}" if pools else f"decode-{pair}"
+        request_id = f"{name}-{number}"
+        gateway.ask(prompt, request_id=request_id, sampling=sampling, prefill=prefill, decode=f"decode-{pair}")
+        if alone:
+            outputs += await gateway.finished(0, request_id=request_id)
+    if not alone:
+        for number in range(len(prompts)):
+            outputs += await gateway.finished(0, request_id=f"{name}-{number}")
+    return outputs
+
+
+Baseline = tuple[list[list[int]], list[list[int]]]
+
+
+@pytest.fixture(scope="module")
+def alone(model: Model, prompts: Prompts) -> Baseline:
+    """Greedy and seeded outputs of one worker, one request at a time, nothing cached."""
+    found: list[list[list[int]]] = []
+
+    async def check(gateway: ScriptedGateway) -> None:
+        for sampling in (GREEDY, SEEDED):
+            found.append(await ask_all(gateway, prompts, sampling, 0, f"{len(found)}", alone=True))
+
+    with_workers(model, 0, check, caching=False)
+    assert found[0] != found[1]
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("pools", [0, 1, 2], ids=["both", "1+1", "2+2"])
+def test_a_batch_of_sixteen_gives_the_ids_of_each_alone(
+    model: Model, prompts: Prompts, alone: Baseline, pools: int
+) -> None:
+    """Chunks of 64 and 512, prefix cache cold and warm, greedy and seeded."""
+    chunk = {0: 64, 1: 512, 2: 64}[pools]
+
+    async def check(gateway: ScriptedGateway) -> None:
+        for sampling, want in zip((GREEDY, SEEDED), alone, strict=True):
+            for cache in ("cold", "warm"):
+                name = f"{sampling.seed}-{cache}"
+                assert await ask_all(gateway, prompts, sampling, pools, name) == want
+
+    with_workers(model, pools, check, chunk=chunk)
+
+
+@pytest.mark.parametrize("pools", [0, 1], ids=["both", "1+1"])
+def test_prefilling_prompt_and_produced_tokens_again_goes_on_with_the_same_ids(
+    model: Model, prompts: Prompts, alone: Baseline, pools: int
+) -> None:
+    async def check(gateway: ScriptedGateway) -> None:
+        prefill = "prefill-1" if pools else "decode-1"
+        for sampling, want in zip((GREEDY, SEEDED), alone, strict=True):
+            names = {}
+            for produced in (1, 15, 16, 17, 40):
+                for number in range(0, NUM_PROMPTS, 4):
+                    name = f"{sampling.seed}-{produced}-{number}"
+                    tail = Tail(0, tuple(want[number][:produced]))
+                    gateway.ask(prompts[number], request_id=name, tails=(tail,), sampling=sampling, prefill=prefill)
+                    names[name] = want[number][produced:]
+            for name, rest in names.items():
+                assert await gateway.finished(0, request_id=name) == [rest], name
+
+    with_workers(model, pools, check, caching=False)
+
+
+def test_three_choices_are_the_same_split_and_together_and_after_a_retry(model: Model, prompts: Prompts) -> None:
+    prompt, tails = prompts[3], tuple(Tail(c) for c in range(3))
+    wholes: list[list[int]] = []
+
+    async def together(gateway: ScriptedGateway) -> None:
+        gateway.ask(prompt, tails=tails, sampling=SEEDED, prefill="decode-1")
+        wholes.extend(await gateway.finished(0, 1, 2))
+
+    async def split(gateway: ScriptedGateway) -> None:
+        gateway.ask(prompt, tails=tails, sampling=SEEDED)
+        assert await gateway.finished(0, 1, 2) == wholes
+        again = tuple(Tail(c, tuple(wholes[c][:n])) for c, n in enumerate((0, 17, 40)))
+        gateway.ask(prompt, tails=again, sampling=SEEDED, request_id="again")
+        rests = await gateway.finished(0, 1, 2, request_id="again")
+        assert [[*tail.token_ids, *rest] for tail, rest in zip(again, rests, strict=True)] == wholes
+
+    with_workers(model, 0, together)
+    assert len({tuple(whole) for whole in wholes}) == 3
+    with_workers(model, 1, split)
+
+
+def test_penalties_and_limits_count_from_the_tail(model: Model, prompts: Prompts) -> None:
+    sampling = replace(
+        SEEDED, repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.2, min_tokens=20, ignore_eos=False
+    )
+    sampling = replace(sampling, eos_ids=(2,), max_tokens=32)
+
+    async def check(gateway: ScriptedGateway) -> None:
+        gateway.ask(prompts[5], sampling=sampling)
+        (whole,) = await gateway.finished(0)
+        assert 20 <= len(whole) <= 32
+        tail = Tail(0, tuple(whole[:18]))
+        gateway.ask(prompts[5], sampling=sampling, tails=(tail,), request_id="again")
+        assert await gateway.finished(0, request_id="again") == [whole[18:]]
+
+    with_workers(model, 1, check)
