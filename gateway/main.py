@@ -15,6 +15,7 @@ from gateway.app import create_app
 from gateway.dispatch_metrics import DispatchCounters
 from gateway.dispatch_settings import DispatchSettings
 from gateway.dispatcher import GatewayDispatcher
+from gateway.errors import ModelFolderError
 from gateway.http_settings import HttpSettings
 from gateway.served_model import ServedModel, load_served_model
 from gateway.settings import GatewaySettings
@@ -49,7 +50,11 @@ def run(settings: GatewaySettings) -> int:
     except OSError as error:
         log.error("port_taken", host=settings.host, port=settings.port, reason=error.strerror)
         return BAD_SETTINGS
-    model = load_served_model(Path(settings.model), settings.served_model_name, settings.max_model_len)
+    try:
+        model = load_served_model(Path(settings.model), settings.served_model_name, settings.max_model_len)
+    except ModelFolderError as error:
+        log.error("model_refused", model=settings.model, reason=str(error))
+        return BAD_SETTINGS
 
     async def serve(stop: asyncio.Event) -> int:
         return await _serve(settings, model, new_peer(gateway_id), listener, stop)
