@@ -105,8 +105,15 @@ class Planner:
                 seqs=need.num_choices if decodes else 0,
             )
             self._in_flight.place(peer, request_id, share)
-            self._affinity.note(hashes, peer)
             self._turns[peer] = self._turn
+            if not decodes:  # at once, so that a burst with one prefix goes to one worker
+                self._affinity.note(hashes, peer)
+
+    def adopted(self, worker: Peer, prefix: Prefix) -> None:
+        """The decode worker has the prompt's blocks now, and not before: local budgets rely on it."""
+        member = self._roster.member(worker)
+        if member is not None and isinstance(member.status, WorkerStatus):
+            self._affinity.note(prefix.hashes(member.status), worker)
 
     def ready(self) -> tuple[str, list[str], int, int]:
         """(status, paths, prefill workers, decode workers), as ``Dispatcher.ready`` promises."""

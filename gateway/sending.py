@@ -116,6 +116,7 @@ class Sending:
         attempt.adopted, attempt.doubted = True, None
         self.accepted(attempt, attempt.route.decode)
         self._desk.repeats.stop(("ask", self.request_id))
+        self._desk.planner.adopted(attempt.route.decode, self._prefix)
         self._clock.enter(DECODE)
         if not attempt.route.local:
             self._desk.repeats.stop(("prefill", self.request_id))

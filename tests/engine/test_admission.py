@@ -167,9 +167,9 @@ def test_a_waiting_prompt_leaves_the_blocks_of_landing_choices_alone() -> None:
 
 
 def test_new_reservations_wait_behind_a_waiting_prompt() -> None:
-    rig = Rig(12)
+    rig = Rig(14)
     rig.run(Grant(("a", 0), 128, (0,), 1, ()))
-    rig.submit(prefill(64))
+    rig.submit(prefill(80))
     rig.step()
     (answer,) = rig.run(Reserve(("c", 0), 16, (0,), 1))
     assert isinstance(answer, Rejected)

@@ -11,6 +11,7 @@ from engine.api import (
     Prefill,
     Release,
     Released,
+    StopChoice,
 )
 from tests.support.engine_rig import (
     GREEDY,
@@ -87,3 +88,12 @@ def test_hand_overs_wait_for_room_instead_of_taking_it_from_each_other() -> None
     results = rig.run(Release(("a", 0)))
     assert {r.key for r in only(results, NewTokens)} == {("bb", 0)}
     assert rig.load.num_preemptions == 0
+
+
+def test_a_choice_stopped_while_its_prompt_is_computed_gives_its_branch_back_at_once() -> None:
+    rig = Rig()
+    rig.submit(Prefill(KEY, prompt(200), tails((), (5,) * 20), SEEDED, hand_over=True))
+    rig.step()
+    held = rig.load.held_blocks
+    rig.submit(StopChoice(KEY, 1))
+    assert rig.load.held_blocks == held - 2

@@ -194,7 +194,18 @@ def test_preempted_requests_get_the_same_tokens(sampling: Sampling) -> None:
         results = rig.run(*requests)
         assert [tokens_of(results, (f"r{n}", 0)) for n in range(4)] == expected
         assert rig.load.num_preemptions > 0
+        assert rig.load.prompt_tokens_computed + rig.load.prompt_tokens_cached > 4 * 40
         rig.assert_empty()
+
+
+def test_a_tail_that_is_in_the_cache_is_not_computed_again() -> None:
+    whole = generate(Rig(), prompt(40), SEEDED, choices=tails((), ()))
+    given = tails(whole[0][:21], whole[1][:21])
+    rig = Rig()
+    generate(rig, prompt(40), SEEDED, choices=given, name="cold")
+    before = rig.load.prompt_tokens_computed
+    generate(rig, prompt(40), SEEDED, choices=given, name="warm")
+    assert rig.load.prompt_tokens_computed - before == (40 - 32) + 2 * (61 - 48)
 
 
 def test_preempted_choices_of_one_request_get_the_same_tokens() -> None:

@@ -205,3 +205,19 @@ def test_no_prefill_worker_left_means_local_prefill_of_prompt_and_tail() -> None
             await r.all_let_go()
 
     run(work())
+
+
+def test_a_prompt_that_was_never_handed_over_counts_whole_against_the_local_budget() -> None:
+    async def work() -> None:
+        async with rig() as r:
+            p = await r.prefill()
+            d = await r.decode("d1", local_prefill_tokens=100)
+            p.habits.stall_handover = True
+            reader = Reader(await r.submit(max_tokens=6, prompt=160))
+            await reader.until(1)
+            p.die()
+            assert (await reader.failed()).code == "worker_lost"
+            assert not d.of(PrefillRequest)
+            await r.nothing_left()
+
+    run(work())

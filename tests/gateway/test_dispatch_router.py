@@ -12,7 +12,7 @@ from gateway.candidate import BLOCK_TOKENS, Bar, Candidate, Need, Route, Shortag
 from gateway.in_flight import InFlight, Share
 from gateway.router import AFFINITY_LOAD, NO_LIMIT, choose, decode_load, prefill_rank
 from protocol.messages import Peer
-from tests.support.scripted_worker import status
+from tests.support.worker_habits import status
 
 NEED = Need(num_tokens=320, num_choices=1, context_len=400)
 

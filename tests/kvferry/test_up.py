@@ -137,6 +137,7 @@ def test_it_answers_recovers_from_deaths_and_ends_on_ctrl_c(
         up.until("ready after")
         for name in ("prefill-1", "decode-1"):
             assert any(line.startswith(name) and " blocks, " in line for line in up.shown)
+        assert not any("ended unasked" in line for line in up.shown)
         assert ask(up) == "The capital of France is Paris."
         session = os.getsid(up.process.pid)
         assert {os.getsid(child.pid) for child in up.family()} == {session}

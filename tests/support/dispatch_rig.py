@@ -17,7 +17,8 @@ from runtime.identity import new_peer
 from runtime.memory_bus import MemoryBus, MemoryHub
 from runtime.postbox import Postbox
 from runtime.roster import Roster
-from tests.support.scripted_worker import ScriptedWorker, token
+from tests.support.scripted_worker import ScriptedWorker
+from tests.support.worker_habits import token
 
 DEADLINE_S = 10.0
 QUICK = DispatchSettings(ack_s=0.005, gap_s=0.01, wanted_s=0.03, ask_s=0.15, queue_s=5.0)
