@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from engine.api import (
     Adopt,
     Broken,
@@ -35,6 +37,8 @@ from engine.settings import EngineSettings
 from engine.views import check_book, load_of, running_views, waiting_view
 
 __all__ = ["Engine", "EngineSettings"]
+
+log = logging.getLogger("engine")
 
 MAX_FAILURES = 3
 """Failing steps in a row after which the engine gives up: one may be one request's doing, three are not."""
@@ -209,6 +213,7 @@ class Engine:
 
     def _fail(self, tasks: list[Task], error: Exception) -> None:
         self._failures += 1
+        log.error("step_failed tasks=%d in_a_row=%d", len(tasks), self._failures, exc_info=error)
         if self._failures >= MAX_FAILURES:
             raise error
         message = f"{type(error).__name__}: {error}"

@@ -33,9 +33,7 @@ class GatewayError(Exception):
 
     def body(self) -> dict[str, dict[str, str | None]]:
         """OpenAI's nested error body."""
-        return {
-            "error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
-        }
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
 def from_code(code: str, message: str) -> GatewayError:
@@ -43,6 +41,4 @@ def from_code(code: str, message: str) -> GatewayError:
     known = code in set(Code)
     meaning = MEANINGS[Code(code) if known else Code.ENGINE]
     retry_after = 1 if meaning.again else None
-    return GatewayError(
-        meaning.status, message, type=meaning.type, code=str(code), retry_after_s=retry_after
-    )
+    return GatewayError(meaning.status, message, type=meaning.type, code=str(code), retry_after_s=retry_after)

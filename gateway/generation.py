@@ -39,7 +39,7 @@ class Stream(Protocol):
 
     @property
     def path(self) -> str:
-        """"split", "fallback", "both" or "local": how the first token was made; "" before that is decided."""
+        """ "split", "fallback", "both" or "local": how the first token was made; "" before that is decided."""
 
     @property
     def num_cached_tokens(self) -> int:

@@ -80,6 +80,7 @@ class WorkerNode:
             weights=started.ready.weights,
             layout=started.layout.fingerprint,
             fingerprint=fingerprint(started),
+            numerics=started.ready.numerics,
             kv_dtype=started.layout.dtype,
             status_url=self.status_url,
             progress=self.engine.pool.progress,

@@ -11,7 +11,11 @@ class WireError(Exception):
 
 
 class Code(StrEnum):
-    """Why a request, or one attempt at it, didn't go on."""
+    """Why a request, or one attempt at it, didn't go on.
+
+    ``drained`` and ``preempted`` give a sequence back whole: it is moved at once, and no fault of its own.
+    ``worker_crashed`` names the requests that were in the step in which an engine ended unasked.
+    """
 
     BAD_REQUEST = "bad_request"
     TOO_LONG = "context_length_exceeded"
@@ -27,6 +31,8 @@ class Code(StrEnum):
     DEADLINE = "deadline_exceeded"
     CANCELLED = "cancelled"
     DRAINED = "drained"
+    PREEMPTED = "preempted"
+    CRASHED = "worker_crashed"
     ENGINE = "engine_failed"
 
 
@@ -54,5 +60,7 @@ MEANINGS: dict[Code, Meaning] = {
     Code.DEADLINE: Meaning(504, "server_error", again=True),
     Code.CANCELLED: Meaning(499, "invalid_request_error", again=False),
     Code.DRAINED: Meaning(503, "server_error", again=True),
+    Code.PREEMPTED: Meaning(503, "server_error", again=True),
+    Code.CRASHED: Meaning(500, "server_error", again=False),
     Code.ENGINE: Meaning(500, "server_error", again=False),
 }

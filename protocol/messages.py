@@ -273,7 +273,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Anyone → worker: end this attempt and all before it. Answered by Released."""
+    """Anyone → worker: end this attempt and all before it. An operator → gateway: end the request.
+
+    Answered by Released.
+    """
 
     request_id: str
     attempt: int
@@ -319,7 +322,8 @@ class WorkerStatus:
     """Heartbeat of a worker, each second, to everyone.
 
     ``state``: "starting", "ready", "draining" or "leaving". ``progress`` moves at least once a layer while
-    work runs. ``fingerprint`` must be equal for two workers to be paired.
+    work runs. ``fingerprint`` must be equal for two workers to be paired; a request that moves
+    prefers equal ``numerics`` (kernels, instruction set), with which its tokens come out the same bit for bit.
     """
 
     role: str
@@ -329,6 +333,7 @@ class WorkerStatus:
     weights: str
     layout: str
     fingerprint: str
+    numerics: str
     kv_dtype: str
     status_url: str
     progress: int

@@ -154,9 +154,7 @@ def test_an_end_token_at_the_very_first_token_is_counted(split: Up) -> None:
         ({"messages": [{"role": "user", "content": "word " * 9000}]}, 400),
     ],
 )
-def test_bad_input_gets_openais_error_and_reaches_no_worker(
-    split: Up, change: dict[str, object], status: int
-) -> None:
+def test_bad_input_gets_openais_error_and_reaches_no_worker(split: Up, change: dict[str, object], status: int) -> None:
     before = [split.metric(worker, "num_steps") for worker in ("prefill-1", "decode-1")]
     body = {"model": model_of(split), "messages": FRANCE, **change}
     answer = httpx.post(f"{split.base_url}/v1/chat/completions", json=body, timeout=60)

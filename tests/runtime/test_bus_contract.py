@@ -45,9 +45,7 @@ class NatsWorld:
         self._server = server
 
     async def bus(self, max_pending: int = 1 << 26) -> Bus:
-        return await connect_bus(
-            self._server.url, name="test", max_pending=max_pending, on_wait=lambda why: None
-        )
+        return await connect_bus(self._server.url, name="test", max_pending=max_pending, on_wait=lambda why: None)
 
     def stop(self) -> None:
         self._server.kill()
@@ -126,9 +124,7 @@ def test_a_star_stands_for_exactly_one_part(world: World, run: Any) -> None:
     run(main())
 
 
-def test_a_publisher_hears_itself_and_only_what_came_after_its_subscription(
-    world: World, run: Any
-) -> None:
+def test_a_publisher_hears_itself_and_only_what_came_after_its_subscription(world: World, run: Any) -> None:
     async def main() -> None:
         bus = await world.bus()
         inbox = Inbox()
@@ -154,9 +150,7 @@ def test_each_of_two_subscriptions_gets_its_copy(world: World, run: Any) -> None
     run(main())
 
 
-def test_a_closed_subscription_hears_nothing_more_and_can_be_closed_again(
-    world: World, run: Any
-) -> None:
+def test_a_closed_subscription_hears_nothing_more_and_can_be_closed_again(world: World, run: Any) -> None:
     async def main() -> None:
         bus = await world.bus()
         ended, other = Inbox(), Inbox()
@@ -240,9 +234,7 @@ def test_the_longest_payload_passes_and_one_byte_more_is_refused(world: World, r
 
 
 @pytest.mark.parametrize("subject", ["", ".", "a..b", "a b", "a.*", "a.>", "a\r\nPUB b 0", "ä"])
-def test_a_malformed_subject_is_refused_before_it_reaches_the_wire(
-    world: World, run: Any, subject: str
-) -> None:
+def test_a_malformed_subject_is_refused_before_it_reaches_the_wire(world: World, run: Any, subject: str) -> None:
     async def main() -> None:
         bus = await world.bus()
         with pytest.raises(ValueError, match="subject"):
@@ -274,9 +266,7 @@ def test_what_would_wait_beyond_the_limit_is_dropped_and_counted(world: World, r
     run(main())
 
 
-def test_subscriptions_survive_the_loss_of_the_server_and_what_waited_is_sent(
-    world: World, run: Any
-) -> None:
+def test_subscriptions_survive_the_loss_of_the_server_and_what_waited_is_sent(world: World, run: Any) -> None:
     async def main() -> None:
         sender, receiver = await world.bus(), await world.bus()
         inbox = Inbox()
@@ -345,9 +335,7 @@ def test_ready_and_drain_wait_for_the_server_to_come_back(world: World, run: Any
     run(main())
 
 
-def test_a_callback_of_state_that_raises_does_not_keep_the_others_from_hearing(
-    world: World, run: Any
-) -> None:
+def test_a_callback_of_state_that_raises_does_not_keep_the_others_from_hearing(world: World, run: Any) -> None:
     async def main() -> None:
         bus = await world.bus()
 

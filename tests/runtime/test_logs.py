@@ -65,9 +65,7 @@ def test_json_has_the_same_fields(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_an_exception_brings_its_traceback(
-    monkeypatch: pytest.MonkeyPatch, log_format: str
-) -> None:
+def test_an_exception_brings_its_traceback(monkeypatch: pytest.MonkeyPatch, log_format: str) -> None:
     monkeypatch.setenv("KVFERRY_LOG_FORMAT", log_format)
     out = io.StringIO()
     setup_logs("info", "decode", stream=out)

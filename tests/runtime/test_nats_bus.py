@@ -30,9 +30,7 @@ async def closed_state(bus: NatsBus, *, connected: bool) -> None:
         await changes.get()
 
 
-def test_a_service_may_start_before_its_server_and_says_what_it_waits_for(
-    nats_server: Any, run: Any
-) -> None:
+def test_a_service_may_start_before_its_server_and_says_what_it_waits_for(nats_server: Any, run: Any) -> None:
     async def main() -> None:
         reasons = Reasons()
         connecting = asyncio.create_task(connect_bus(nats_server.url, name="t", on_wait=reasons))
@@ -149,9 +147,7 @@ def test_a_line_that_is_dead_without_having_been_closed_is_noticed_and_replaced(
     run(main())
 
 
-def test_a_server_that_dies_again_and_again_causes_losses_but_no_disorder(
-    nats_server: Any, run: Any
-) -> None:
+def test_a_server_that_dies_again_and_again_causes_losses_but_no_disorder(nats_server: Any, run: Any) -> None:
     nats_server.start()
 
     async def main() -> None:

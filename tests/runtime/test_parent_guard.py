@@ -82,7 +82,5 @@ def test_a_child_whose_parent_lives_goes_on() -> None:
         check=True,
     )
     assert child.stdout == "alive\n"
-    echo = subprocess.run(
-        guarded_command(["echo", "alive"]), capture_output=True, text=True, timeout=20, check=True
-    )
+    echo = subprocess.run(guarded_command(["echo", "alive"]), capture_output=True, text=True, timeout=20, check=True)
     assert echo.stdout == "alive\n"

@@ -117,9 +117,7 @@ def test_metrics_are_text_and_the_ledger_is_json(serve: Any) -> None:
         (b"GET /live HTTP/1.1\r\nX: " + b"x" * 9_000 + b"\r\n\r\n", 431),
     ],
 )
-def test_anything_else_is_refused_with_the_right_status(
-    serve: Any, request_bytes: bytes, status: int
-) -> None:
+def test_anything_else_is_refused_with_the_right_status(serve: Any, request_bytes: bytes, status: int) -> None:
     async def body(port: int, service: Service) -> None:
         given, _, page = await ask(port, request_bytes)
         assert given == status

@@ -29,9 +29,7 @@ def test_a_task_is_kept_alive_without_anybody_holding_it(run: Any) -> None:
     run(main())
 
 
-def test_a_crash_is_logged_with_its_task_and_traceback(
-    run: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_crash_is_logged_with_its_task_and_traceback(run: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def broken() -> None:
         raise RuntimeError("broken on purpose")
 

@@ -22,6 +22,7 @@ def status(role: str, **changes: object) -> WorkerStatus:
         weights="w",
         layout="l",
         fingerprint="f",
+        numerics="n",
         kv_dtype="float32",
         status_url="",
         progress=0,
