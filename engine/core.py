@@ -22,6 +22,7 @@ from engine.api import (
 from engine.batcher import Work, build_batch
 from engine.block_pool import BlockPool
 from engine.book import Book
+from engine.errors import BrokenPromise
 from engine.intake import NEVER_FITS, Intake
 from engine.kv_cache import copy_block, map_cache
 from engine.landing import Arrivals
@@ -32,7 +33,7 @@ from engine.pool_memory import PoolMemory
 from engine.progress import Progress
 from engine.promises import reserved_blocks, spare_blocks
 from engine.request import Task
-from engine.sampler import Row, Sampled, sample
+from engine.sampler import Row, Sampled, SamplingError, sample
 from engine.settings import EngineSettings
 from engine.views import check_book, load_of, running_views, waiting_view
 
@@ -128,8 +129,8 @@ class Engine:
         """Compute one batch and report it.
 
         Returns before computing when a hand-over starts with cached blocks: they can be shipped meanwhile.
-        After an exception in the model or the sampler the keys of that batch are ``Broken``; the third in a
-        row is raised.
+        After an exception in the model the keys of that batch are ``Broken``; the third in a row is raised. Where
+        no token can be chosen that key alone is.
         """
         decided = self._plan()
         found = self._prepare(decided)
@@ -148,6 +149,8 @@ class Engine:
             self._book.num_steps += 1
             try:
                 sampled = self._run(tasks, works)
+            except BrokenPromise:
+                raise  # books that don't add up would make wrong tokens
             except Exception as error:
                 self._fail(tasks, error)
             else:
@@ -186,7 +189,7 @@ class Engine:
         self._results += found
         return bool(found)
 
-    def _run(self, tasks: list[Task], works: list[Work]) -> list[list[Sampled]]:
+    def _run(self, tasks: list[Task], works: list[Work]) -> list[list[Sampled | SamplingError]]:
         """Compute ``works``; returns, for each, the tokens of its ``waiting_choices`` if it completes."""
         for work in works:
             copy = work.sequence.make_room(self._pool)
@@ -204,22 +207,34 @@ class Engine:
             rows += [Row(logits_row, c.number, request.sampling, request.prompt_ids, c.output) for c in choices]
             counts.append(len(choices))
             logits_row += work.completes
-        tokens = iter(sample(logits.cpu().numpy(), rows) if rows else ())
-        return [[next(tokens) for _ in range(count)] for count in counts]
+        tokens = sample(logits.cpu().numpy(), rows) if rows else []
+        faults = [token for token in tokens if isinstance(token, SamplingError)]
+        if faults and len(faults) == len(tokens):
+            raise faults[0]  # that is the model's doing, not one request's
+        each = iter(tokens)
+        return [[next(each) for _ in range(count)] for count in counts]
 
-    def _apply(self, tasks: list[Task], works: list[Work], sampled: list[list[Sampled]]) -> None:
+    def _apply(self, tasks: list[Task], works: list[Work], sampled: list[list[Sampled | SamplingError]]) -> None:
         for task, work, tokens in zip(tasks, works, sampled, strict=True):
-            self._results += self._progress.apply(task, work.num_tokens, tokens)
+            good = [token for token in tokens if isinstance(token, Sampled)]
+            faults = [token for token in tokens if isinstance(token, SamplingError)]
+            if faults:
+                self._break(task.request.key, faults[0])
+            elif task.age in self._book.tasks:  # else another choice has broken this request
+                self._results += self._progress.apply(task, work.num_tokens, good)
 
     def _fail(self, tasks: list[Task], error: Exception) -> None:
         self._failures += 1
         log.error("step_failed tasks=%d in_a_row=%d", len(tasks), self._failures, exc_info=error)
         if self._failures >= MAX_FAILURES:
             raise error
-        message = f"{type(error).__name__}: {error}"
         for key in dict.fromkeys(task.request.key for task in tasks):
+            self._break(key, error)
+
+    def _break(self, key: Key, error: Exception) -> None:
+        if key in self._book.requests:
             self._book.forget(key)
-            self._results.append(Broken(key, message))
+            self._results.append(Broken(key, f"{type(error).__name__}: {error}"))
 
     def _outgrown(self, key: Key) -> None:
         self._book.forget(key)

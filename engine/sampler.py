@@ -46,13 +46,19 @@ class Sampled:
     logprob: TokenLogprob | None
 
 
-def sample(logits: Floats, rows: Sequence[Row]) -> list[Sampled]:
+def sample(logits: Floats, rows: Sequence[Row]) -> list[Sampled | SamplingError]:
     """Choose a token for each of ``rows`` from ``logits`` ``[num_logits_rows, vocab]``, which stay as they are.
 
-    Raises ``SamplingError`` if a row has no token to choose.
+    A row that has no token to choose gets an error of its own, as a value: the others aren't to blame.
     """
     likeliest = np.argmax(logits, axis=1).tolist()  # numpy gives the first of equal maxima
-    return [_sample_row(logits[row.logits_row], likeliest[row.logits_row], row) for row in rows]
+    chosen: list[Sampled | SamplingError] = []
+    for row in rows:
+        try:
+            chosen.append(_sample_row(logits[row.logits_row], likeliest[row.logits_row], row))
+        except SamplingError as error:
+            chosen.append(error)
+    return chosen
 
 
 def _sample_row(logits: Floats, likeliest: int, row: Row) -> Sampled:

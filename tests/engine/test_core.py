@@ -10,9 +10,11 @@ import torch
 
 from engine.api import (
     Broken,
+    NewTokens,
     Prefill,
 )
 from engine.core import Engine, EngineSettings
+from engine.errors import BrokenPromise
 from engine.pool_memory import PoolMemory
 from engine.toy_model import ToyModel
 from tests.support.engine_rig import (
@@ -21,6 +23,8 @@ from tests.support.engine_rig import (
     MODEL,
     Rig,
     generate,
+    only,
+    prefill,
     prompt,
     tails,
 )
@@ -51,6 +55,29 @@ def test_three_failing_steps_in_a_row_are_raised() -> None:
         rig.run(Prefill(KEY, (1, 500), tails(()), GREEDY))
     with pytest.raises(RuntimeError, match="the device said no"):
         rig.run(Prefill(KEY, (1, 500), tails(()), GREEDY))
+
+
+def test_a_request_without_a_token_to_choose_is_broken_alone() -> None:
+    rig = Rig()
+    impossible = replace(GREEDY, min_tokens=1, stop_token_ids=tuple(range(512)))
+    other = Prefill(("other", 0), prompt(20), tails(()), GREEDY)
+    results = rig.run(Prefill(KEY, prompt(40), tails((), ()), impossible), other)
+    assert [r.key for r in only(results, Broken)] == [KEY]
+    assert len(only(results, NewTokens)) == 24
+    rig.assert_empty()
+
+
+def test_books_that_do_not_add_up_are_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.submit(prefill(16))
+    rig.step()
+
+    def take() -> int:
+        raise BrokenPromise("a block was promised, but all are held")
+
+    monkeypatch.setattr(rig.engine._pool, "take", take)
+    with pytest.raises(BrokenPromise, match="was promised"):
+        rig.engine.step()
 
 
 def test_a_pool_of_another_layout_is_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 from engine.logprobs import token_logprob
 from engine.penalties import adjust_logits
 from engine.ranking import highest
-from engine.sampler import Row, SamplingError, draw, sample
+from engine.sampler import Row, Sampled, SamplingError, draw, sample
 from protocol.sampling import Sampling
 
 GREEDY = Sampling(temperature=0.0, max_tokens=100)
@@ -34,7 +34,14 @@ def one(
     output: tuple[int, ...] = (),
     choice: int = 0,
 ) -> int:
-    return sample(logits[None], [Row(0, choice, sampling, prompt, output)])[0].token_id
+    return chosen(logits, Row(0, choice, sampling, prompt, output)).token_id
+
+
+def chosen(logits: Floats, row: Row) -> Sampled:
+    (made,) = sample(logits[None], [row])
+    if isinstance(made, SamplingError):
+        raise made
+    return made
 
 
 def frequencies(logits: Floats, sampling: Sampling, draws: int = 4000) -> Floats:
@@ -184,7 +191,7 @@ def test_adjusting_leaves_the_models_logits_as_they_are() -> None:
 def test_logprobs_are_of_the_raw_distribution() -> None:
     logits = np.log(floats(0.1, 0.6, 0.3))
     sampling = replace(GREEDY, logit_bias=((0, 50.0),), logprobs=2)
-    made = sample(logits[None], [Row(0, 0, sampling, (1,), ())])[0]
+    made = chosen(logits, Row(0, 0, sampling, (1,), ()))
     assert made.token_id == 0
     assert made.logprob is not None
     assert made.logprob.logprob == pytest.approx(np.log(0.1), abs=1e-6)
@@ -193,11 +200,11 @@ def test_logprobs_are_of_the_raw_distribution() -> None:
 
 
 def test_zero_logprobs_report_the_chosen_token_alone_and_minus_one_nothing() -> None:
-    logits = noise()[None]
-    zero = sample(logits, [Row(0, 0, replace(GREEDY, logprobs=0), (1,), ())])[0].logprob
+    logits = noise()
+    zero = chosen(logits, Row(0, 0, replace(GREEDY, logprobs=0), (1,), ())).logprob
     assert zero is not None
     assert (zero.top_ids, zero.top_logprobs) == ((), ())
-    assert sample(logits, [Row(0, 0, GREEDY, (1,), ())])[0].logprob is None
+    assert chosen(logits, Row(0, 0, GREEDY, (1,), ())).logprob is None
 
 
 def test_minus_infinity_is_reported_as_a_number() -> None:
@@ -222,3 +229,10 @@ def test_a_request_that_forbids_everything_is_an_error() -> None:
 def test_ranking_equals_a_stable_sort(count: int) -> None:
     values = floats(1, 3, 3, 2, 3, -1, 0)
     assert highest(values, count).tolist() == np.argsort(-values, kind="stable")[:count].tolist()
+
+
+def test_a_row_without_a_token_does_not_keep_the_others_from_theirs() -> None:
+    rows = [Row(0, 0, GREEDY, (1,), ()), Row(1, 0, GREEDY, (1,), ())]
+    bad, good = sample(np.stack([floats(np.nan, 1), floats(0, 1)]), rows)
+    assert isinstance(bad, SamplingError)
+    assert good == Sampled(1, None)

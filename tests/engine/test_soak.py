@@ -56,7 +56,7 @@ class World:
         self.random = random.Random(seed)
         caching = self.random.random() < 0.8
         self.p = Rig(self.random.choice([16, 40]), seqs=4, tokens=24, caching=caching)
-        self.d = Rig(self.random.choice([14, 22, 40]), seqs=5, tokens=24, caching=caching)
+        self.d = Rig(self.random.choice([9, 12, 16, 40]), seqs=5, tokens=24, caching=caching)
         self.lives: dict[tuple[str, int], Life] = {}
         self.count = 0
         self.num_checked = 0

@@ -75,6 +75,13 @@ class Up:
         (found,) = [child for child in children if all(word in " ".join(child.cmdline()) for word in words)]
         return found
 
+    def until_healthy(self, num_decode: int) -> None:
+        """Wait until the gateway counts its workers and says that all is well."""
+        end = time.monotonic() + DEADLINE_S
+        while (seen := health(self.port)) != {**seen, "status": "ok", "decode_workers": num_decode}:
+            assert time.monotonic() < end, "\n".join([*self.shown, f"last seen: {seen}"])
+            time.sleep(0.1)
+
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -128,10 +135,7 @@ def ask(up: Up) -> str:
 
 
 def test_it_answers_recovers_from_deaths_and_ends_on_ctrl_c(
-    environ: dict[str, str],
-    empty: Path,
-    tmp_path: Path,
-    eventually: Callable[[Callable[[], object]], object],
+    environ: dict[str, str], empty: Path, tmp_path: Path
 ) -> None:
     with running([], environ, empty) as up:
         up.until("ready after")
@@ -154,7 +158,7 @@ def test_it_answers_recovers_from_deaths_and_ends_on_ctrl_c(
         up.member("gateway", "gateway-1").kill()
         up.until("gateway-1 was ended by SIGKILL", seen)
         up.until("listening", seen)
-        eventually(lambda: health(up.port).get("status") == "ok" and health(up.port).get("decode_workers") == 1)
+        up.until_healthy(num_decode=1)
         assert ask(up) == "The capital of France is Paris."
 
         family = up.family()

@@ -12,16 +12,17 @@ from engine.api import Ready
 from engine.core import Engine, EngineSettings, Model
 from engine.loop import run_loop
 from engine.pool_memory import PoolMemory
-from engine.port import Started, ThreadPort
+from engine.port import EnginePort, Started, ThreadPort
 from engine.toy_model import ToyModel
 from kvtransfer.host import WorkerNode
-from kvtransfer.link import MemoryExchange, MemoryLink
+from kvtransfer.link import BusLink, Link, MemoryExchange, MemoryLink
 from kvtransfer.worker import Worker
 from prefill_svc.service import PrefillWorker
 from runtime.heartbeat import Heartbeat
 from runtime.identity import new_peer
 from runtime.memory_bus import MemoryBus, MemoryHub
 from runtime.worker_settings import WorkerSettings
+from tests.support.inline_port import InlinePort
 
 T = TypeVar("T")
 WITHIN_S = 20.0
@@ -61,7 +62,10 @@ class Node:
 
 @dataclass
 class Stack:
-    """Workers that share a bus and links. ``hub`` has the hooks that lose or delay messages."""
+    """Workers that share a bus and links. ``hub`` has the hooks that lose or delay messages.
+
+    ``virtual``: for a virtual clock; engines run in the loop itself and contents go over the hub too.
+    """
 
     hub: MemoryHub = field(default_factory=MemoryHub)
     exchange: MemoryExchange = field(default_factory=MemoryExchange)
@@ -70,6 +74,7 @@ class Stack:
     max_payload: int = 1 << 20
     model: Model = field(default_factory=ToyModel)
     max_model_len: int = 4096
+    virtual: bool = False
 
     async def add(self, role: str, worker_id: str, **settings: object) -> Node:
         """Start a worker; ``settings`` are of ``WorkerSettings``."""
@@ -90,9 +95,15 @@ class Stack:
         )
         ready = Ready(self.num_blocks, self.max_model_len, 0, "toy", "toy")
         started = Started(ready, model.layout, "toy")
-        port = ThreadPort(started, pool, lambda commands, emit: run_loop(engine, commands, emit))
         bus = MemoryBus(self.hub, max_payload=self.max_payload)
-        link = MemoryLink(self.exchange, self.max_payload)
+        port: EnginePort
+        link: Link
+        if self.virtual:
+            port = InlinePort(started, pool, engine)
+            link = BusLink(MemoryBus(self.hub, max_payload=self.max_payload))
+        else:
+            port = ThreadPort(started, pool, lambda commands, emit: run_loop(engine, commands, emit))
+            link = MemoryLink(self.exchange, self.max_payload)
         node = WorkerNode(role, chosen, port, bus, link, new_peer(worker_id))
         worker: Worker
         if role == "prefill":
@@ -121,10 +132,14 @@ class Stack:
         await gone.node.engine.close()
         await gone.node.postbox.bus.close()
 
-    async def idle(self) -> None:
+    async def idle(self, within_s: float = WITHIN_S) -> None:
         """Wait until no worker holds an attempt or a block; then every pool's sum is right."""
         nodes = list(self.nodes.values())
-        await until(lambda: not any(n.worker.held or n.held_blocks for n in nodes))
+
+        def done() -> bool:
+            return all(n.worker.load.total_blocks and not n.worker.held and not n.held_blocks for n in nodes)
+
+        await until(done, within_s)
         for node in nodes:
             load = node.worker.load
             assert load.free_blocks + load.cached_blocks == load.total_blocks == self.num_blocks
