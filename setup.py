@@ -40,7 +40,7 @@ def extensions() -> list[Extension]:
         Extension(
             f"kvferry_kernels.{library}",
             [f"{FOLDER}/{name}.c" for name in ("rows", "attention", "head")],
-            depends=[f"{FOLDER}/vector.h"],
+            depends=[f"{FOLDER}/{name}.h" for name in ("vector", "attention_tile")],
             extra_compile_args=[*FLAGS, *flags],
             optional=True,
         )

@@ -20,20 +20,23 @@ AGAIN_AFTER = (1, 15, 16, 17, 40)
 
 @dataclass(frozen=True)
 class Alone:
-    """What each of 16 prompts gives by itself: greedy tokens, and the logits of each."""
+    """What 16 prompts give, each by itself: greedy tokens and the logits of each; and a long prompt in one chunk."""
 
     rig: ModelRig
     prompts: list[list[int]]
     made: list[list[int]]
     logits: list[Tensor]
+    long: Line
+    long_logits: Tensor
 
 
 @pytest.fixture(scope="module", params=["bfloat16", "float32"])
 def alone(request: pytest.FixtureRequest, model_dir: Path) -> Alone:
     rig = ModelRig(LlamaModel(model_dir, request.param))
-    prompts = list(prompt_ids(model_dir).values())[:16]
+    every = prompt_ids(model_dir)
+    prompts = list(every.values())[:16]
     answers = [rig.generate(ids, SHORT_TOKENS) for ids in prompts]
-    return Alone(rig, prompts, [a for a, _ in answers], [b for _, b in answers])
+    return Alone(rig, prompts, [a for a, _ in answers], [b for _, b in answers], *rig.prefill(every["digits"]))
 
 
 @pytest.fixture
@@ -65,17 +68,21 @@ def test_in_a_batch_of_16(alone: Alone) -> None:
     assert torch.equal(together, torch.stack(alone.logits))
 
 
-@pytest.mark.parametrize("chunk", [64, 512, 37, 1])
-def test_in_chunks(alone: Alone, chunk: int, model_dir: Path) -> None:
-    ids = prompt_ids(model_dir)["log lines" if chunk > 1 else "spanish"]
-    whole, logits = alone.rig.prefill(ids)
-    parts, again = alone.rig.prefill(ids, chunk)
+@pytest.mark.parametrize("chunk", [64, 512, 37])
+def test_in_chunks(alone: Alone, chunk: int) -> None:
+    parts, logits = alone.rig.prefill(alone.long.ids, chunk)
+    filled = len(parts.ids) // 16
     for layer in alone.rig.cache:
         for side in (layer.k, layer.v):
-            filled = len(ids) // 16
-            assert torch.equal(side[whole.table[:filled]], side[parts.table[:filled]])
-    alone.rig.release([whole, parts])
-    assert torch.equal(logits, again)
+            assert torch.equal(side[alone.long.table[:filled]], side[parts.table[:filled]])
+    alone.rig.release([parts])
+    assert torch.equal(logits, alone.long_logits)
+
+
+def test_token_by_token(alone: Alone) -> None:
+    line, logits = alone.rig.prefill(alone.prompts[5], chunk=1)
+    alone.rig.release([line])
+    assert torch.equal(logits, alone.logits[5][0])
 
 
 def test_decoding_beside_another_prompts_chunks(alone: Alone) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engine.errors import ModelError
 from engine.llama import LlamaModel
+from kvferry_kernels import ops
 from tests.support.model_rig import Line, ModelRig
 
 TINY = {
@@ -115,6 +116,23 @@ def test_an_intermediate_chunk_needs_no_logits(tmp_path: Path) -> None:
     calls: list[int] = []
     assert rig.model.forward(no_rows, rig.cache, lambda: calls.append(1)).shape == (0, 160)
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_without_compiled_kernels_the_numbers_are_near_and_bits_still_keep_to_their_own_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    save_tiny(tmp_path, "Qwen3", head_dim=32)
+    ids = torch.randint(0, 160, (70,), generator=torch.Generator().manual_seed(2))
+    compiled = logits_of(tmp_path, ids, dtype)
+    monkeypatch.setattr(ops, "KERNELS", None)
+    rig = ModelRig(LlamaModel(tmp_path, dtype), num_blocks=64)
+    assert rig.model.numerics.startswith("reference-cpu;")
+    whole = rig.step((Line(ids.tolist()), 70), every_row=True)
+    assert (whole - compiled).std() < (1e-4 if dtype == "float32" else 0.03) * compiled.std()
+    line, other = Line(ids.tolist()), Line(list(range(50)))
+    parts = [rig.step((other, other.computed + 5), (line, end))[1] for end in (1, 20, 33, 69, 70)]
+    assert torch.equal(torch.stack(parts), whole[[0, 19, 32, 68, 69]])
 
 
 def test_weight_bytes_count_each_tensor_as_it_is_computed_with(tmp_path: Path) -> None:

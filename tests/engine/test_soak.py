@@ -119,8 +119,12 @@ class World:
         for result in results:  # type: ignore[attr-defined]
             assert not isinstance(result, Broken), result
             life = self.lives.get(result.key)
-            if isinstance(result, Rejected) or life is None:
+            if life is None:
                 continue
+            if isinstance(result, Rejected):
+                assert result.code in ("never_fits", "no_space")
+                del self.lives[result.key]
+                self.p.submit(Release(result.key))
             if isinstance(result, Computed | NewTokens) and not on_d:
                 life.prefilled.append(result)
             if isinstance(result, NewTokens):

@@ -47,8 +47,12 @@ MODES: tuple[tuple[int, Sampling], ...] = (
                  stop_token_ids=tuple(range(100, 140)), min_tokens=4, ignore_eos=True)),
 )  # fmt: skip
 NUM_BLOCKS = 48
-DISPATCH = DispatchSettings(queue_s=120.0, prefill_s=60.0, transfer_s=30.0, decode_s=300.0, max_attempts=8)
-OUTCOME_S = 1500.0
+IMPATIENT = DispatchSettings(queue_s=20.0, prefill_s=10.0, transfer_s=5.0, decode_s=20.0, max_attempts=4)
+"""Requests may end by deadlines and attempts: honestly, once."""
+NEVER_S = 1e6
+PATIENT = DispatchSettings(queue_s=NEVER_S, prefill_s=NEVER_S, transfer_s=NEVER_S, decode_s=NEVER_S, max_attempts=1000)
+"""No limit ends a request, so each one must finish: what hangs can't hide behind a deadline."""
+OUTCOME_S = 600.0
 """Virtual seconds within which every request has its outcome once all faults are over."""
 
 
@@ -105,14 +109,21 @@ class Faults:
 
     def filter(self, subject: str, payload: bytes) -> Iterator[bytes]:
         if "contents" in subject and self.random.random() < self.damage:
-            place = self.random.randrange(len(payload) * 8)
-            damaged = bytearray(payload)
-            damaged[place // 8] ^= 1 << place % 8
-            payload = bytes(damaged)
+            payload = self._damaged(payload)
         if "heartbeat" in subject or self.random.random() >= self.lose:
             yield payload
         if self.random.random() < self.double:
             yield payload
+
+    def _damaged(self, payload: bytes) -> bytes:
+        """Another byte somewhere in the header, or another half of the contents."""
+        damaged = bytearray(payload)
+        if self.random.random() < 0.3:
+            damaged[self.random.randrange(HEADER_BYTES)] ^= 1 << self.random.randrange(8)
+        else:
+            middle = (HEADER_BYTES + len(payload)) // 2
+            damaged[middle:] = self.random.randbytes(len(payload) - middle)
+        return bytes(damaged)
 
     def delay(self, subject: str, payload: bytes) -> float:
         return self.random.expovariate(2.0) if self.random.random() < self.late else 0.0
@@ -121,7 +132,8 @@ class Faults:
 class World:
     """Four workers and a gateway on one hub."""
 
-    def __init__(self) -> None:
+    def __init__(self, patient: bool) -> None:
+        self.patient = patient
         self.stack = Stack(num_blocks=NUM_BLOCKS, virtual=True)
         self.asked: list[Asked] = []
         self.outcomes = Outcomes()
@@ -133,7 +145,9 @@ class World:
         self.bus = MemoryBus(self.stack.hub)
         self.postbox = Postbox(self.bus, new_peer("gateway-1"))
         self.roster = Roster(self.postbox)
-        self.dispatcher = GatewayDispatcher(self.postbox, self.roster, DISPATCH, self.outcomes)
+        self.dispatcher = GatewayDispatcher(
+            self.postbox, self.roster, PATIENT if self.patient else IMPATIENT, self.outcomes
+        )
         await self.postbox.open()
         self.heartbeat = Heartbeat(self.postbox, lambda: GatewayStatus("", 0))
         self.heartbeat.start()
@@ -211,6 +225,8 @@ class World:
         assert len({outcome.request_id for outcome in self.outcomes.all}) == len(self.asked)
         for asked in self.asked:
             want = oracle(asked.prompt, asked.mode)
+            if self.patient and not asked.cancelled:
+                assert asked.error is None, asked.error
             if asked.error is None and not asked.cancelled:
                 assert asked.tokens == want
             for have, whole in zip(asked.tokens, want, strict=True):
@@ -229,23 +245,27 @@ class World:
 
 worker_ids = st.sampled_from(sorted(WORKERS))
 odds = st.sampled_from([0.0, 0.1, 0.4])
+asks = st.tuples(st.just("ask"), st.integers(0, len(PROMPTS) - 1), st.integers(0, len(MODES) - 1))
+faults = st.builds(Faults, st.integers(0, 9999), odds, odds, odds, odds)
 moves = st.one_of(
-    st.tuples(st.just("ask"), st.integers(0, len(PROMPTS) - 1), st.integers(0, len(MODES) - 1)),
-    st.tuples(st.just("ask"), st.integers(0, len(PROMPTS) - 1), st.integers(0, len(MODES) - 1)),
+    asks,
+    asks,
+    asks,
     st.tuples(st.just("wait"), st.sampled_from([0.001, 0.03, 0.06, 0.2, 1.0, 3.0, 8.0])),
     st.tuples(st.just("wait"), st.sampled_from([0.001, 0.03, 0.06, 0.2])),
     st.tuples(st.just("cancel"), st.integers(0, 20)),
     st.tuples(st.just("kill"), worker_ids),
     st.tuples(st.just("freeze"), worker_ids),
-    st.tuples(st.just("faults"), st.builds(Faults, st.integers(0, 9999), odds, odds, odds, odds)),
+    st.tuples(st.just("faults"), faults),
     st.tuples(st.just("calm")),
 )
 Program = list[tuple[Any, ...]]
 
 
-async def run_program(program: Program) -> None:
-    world = World()
+async def run_program(patient: bool, weather: Faults | None, program: Program) -> None:
+    world = World(patient)
     await world.start()
+    world.faults(weather)
     for move, *details in program:
         if move == "ask":
             world.ask(*details)
@@ -271,9 +291,9 @@ def run_virtually(work: Coroutine[Any, Any, None]) -> None:
 
 def check_programs(count: int) -> None:
     @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
-    @given(st.lists(moves, max_size=25))
-    def check(program: Program) -> None:
-        run_virtually(run_program(program))
+    @given(st.booleans(), st.none() | faults, st.lists(moves, min_size=12, max_size=40))
+    def check(patient: bool, weather: Faults | None, program: Program) -> None:
+        run_virtually(run_program(patient, weather, program))
 
     check()
 

@@ -1,4 +1,4 @@
-"""A dispatcher on a memory bus, with scripted workers: what its tests share."""
+"""A dispatcher on a memory bus, with scripted workers, on a virtual clock: what its tests share."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ from gateway.dispatcher import GatewayDispatcher
 from gateway.errors import GatewayError
 from gateway.generation import Generation, Stream, Update
 from gateway.outcome import DispatchMetrics, Outcome
+from protocol.messages import GatewayStatus
 from protocol.sampling import Sampling
+from runtime.heartbeat import Heartbeat
 from runtime.identity import new_peer
 from runtime.memory_bus import MemoryBus, MemoryHub
 from runtime.postbox import Postbox
 from runtime.roster import Roster
 from tests.support.scripted_worker import ScriptedWorker
+from tests.support.virtual_clock import VirtualLoop
 from tests.support.worker_habits import token
 
-DEADLINE_S = 10.0
+DEADLINE_S = 900.0
+"""Virtual seconds: what never happens ends a test in one or two real ones."""
+WARM_S = 5.5
+"""A gateway that hears itself for so long may judge its peers."""
 QUICK = DispatchSettings(ack_s=0.005, gap_s=0.01, wanted_s=0.03, ask_s=0.15, queue_s=5.0)
 
 
@@ -30,13 +36,14 @@ def tokens(choice: int, count: int) -> list[int]:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """A loop of its own, with a deadline."""
+    """A loop of its own whose time costs nothing, with a deadline."""
 
     async def bounded() -> None:
         async with asyncio.timeout(DEADLINE_S):
             await work
 
-    asyncio.run(bounded())
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(bounded())
 
 
 class Counts(DispatchMetrics):
@@ -48,6 +55,15 @@ class Counts(DispatchMetrics):
         self.refusals: list[tuple[str, str]] = []
         self.moves: list[tuple[str, str]] = []
         self.num_resent = 0
+        self.kept_out_for: list[tuple[str, str]] = []
+        self.num_absent = 0
+
+    def kept_out(self, role: str, code: str, *, first: bool) -> None:
+        self.kept_out_for.append((role, code))
+        self.num_absent += first
+
+    def let_back(self, role: str) -> None:
+        self.num_absent -= 1
 
     def routed(self, path: str) -> None:
         self.paths.append(path)
@@ -68,14 +84,30 @@ class Counts(DispatchMetrics):
 class Rig:
     """One gateway. Workers are made by ``prefill`` and ``decode``, and known once these return."""
 
-    def __init__(self, settings: DispatchSettings) -> None:
-        self.hub = MemoryHub()
+    def __init__(self, settings: DispatchSettings, hub: MemoryHub | None = None, name: str = "gateway-1") -> None:
+        self.hub = hub or MemoryHub()
         self.counts = Counts()
         self.bus = MemoryBus(self.hub)
-        self.postbox = Postbox(self.bus, new_peer("gateway-1"))
+        self.postbox = Postbox(self.bus, new_peer(name))
         self.roster = Roster(self.postbox)
         self.dispatcher = GatewayDispatcher(self.postbox, self.roster, settings, self.counts)
+        self.heartbeat = Heartbeat(self.postbox, lambda: GatewayStatus("", self.dispatcher.num_requests))
         self.workers: list[ScriptedWorker] = []
+
+    async def open(self) -> None:
+        """Beat until it may judge."""
+        await self.postbox.open()
+        self.heartbeat.start()
+        await asyncio.sleep(WARM_S)
+
+    async def close(self) -> None:
+        self.dispatcher.close()
+        for worker in self.workers:
+            await worker.close()
+        await self.heartbeat.stop()
+        self.roster.close()
+        self.postbox.close()
+        await self.bus.close()
 
     async def prefill(self, worker_id: str = "p1", **load: object) -> ScriptedWorker:
         return await self._worker(worker_id, "prefill", load)
@@ -84,10 +116,20 @@ class Rig:
         return await self._worker(worker_id, "decode", load)
 
     async def submit(
-        self, max_tokens: int = 5, n: int = 1, prompt: int | tuple[int, ...] = 40, salt: str = ""
+        self,
+        max_tokens: int = 5,
+        n: int = 1,
+        prompt: int | tuple[int, ...] = 40,
+        salt: str = "",
+        deadline_ms: int = 0,
     ) -> Stream:
         ids = tuple(range(prompt)) if isinstance(prompt, int) else prompt
-        return await self.dispatcher.submit(Generation(ids, n, Sampling(max_tokens=max_tokens), salt))
+        sampling = Sampling(max_tokens=max_tokens)
+        return await self.dispatcher.submit(Generation(ids, n, sampling, salt, deadline_ms=deadline_ms))
+
+    def queued(self, **request: Any) -> asyncio.Task[Stream]:
+        """Submit without waiting for a place."""
+        return asyncio.ensure_future(self.submit(**request))
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Return when it holds; the test's deadline bounds it."""
@@ -116,16 +158,11 @@ class Rig:
 async def rig(settings: DispatchSettings = QUICK) -> AsyncIterator[Rig]:
     """A rig that is closed afterwards."""
     made = Rig(settings)
-    await made.postbox.open()
+    await made.open()
     try:
         yield made
     finally:
-        made.dispatcher.close()
-        for worker in made.workers:
-            await worker.close()
-        made.roster.close()
-        made.postbox.close()
-        await made.bus.close()
+        await made.close()
 
 
 class Reader:

@@ -8,7 +8,8 @@ from functools import cache
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from gateway.chat_template import ChatTemplate
-from gateway.generation import Generation, Update
+from gateway.generation import Generation, Journey, Try, Update
+from gateway.health import Health
 from gateway.served_model import ServedModel
 from gateway.tokenizer import TextTokenizer
 from protocol.sampling import TokenLogprob
@@ -120,6 +121,7 @@ class ScriptedStream:
     path: str = "split"
     num_cached_tokens: int = 0
     num_attempts: int = 1
+    tries: tuple[Try, ...] = (Try("split", "prefill-1", "decode-1", ""),)
     stopped: list[tuple[int, int]] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     cancel_seen: asyncio.Event = field(default_factory=asyncio.Event)
@@ -143,6 +145,10 @@ class ScriptedStream:
             if not open_choices:
                 return
 
+    def journey(self) -> Journey:
+        """Return `tries`."""
+        return Journey(self.request_id, self.tries, {"queue": 0.5, "prefill": 20.0})
+
     def stop(self, choice: int, num_tokens: int) -> None:
         """Note it."""
         self.stopped.append((choice, num_tokens))
@@ -161,7 +167,7 @@ class ScriptedDispatcher:
         self.streams: list[ScriptedStream] = []
         self.refusal: Exception | None = None
         self.num_cached_tokens = 0
-        self.state: tuple[str, list[str], int, int] = ("ok", ["split", "fallback"], 1, 1)
+        self.state = Health("ok", ("split",), 1, 1)
 
     @property
     def generations(self) -> list[Generation]:
@@ -178,6 +184,6 @@ class ScriptedDispatcher:
         self.streams.append(stream)
         return stream
 
-    def ready(self) -> tuple[str, list[str], int, int]:
+    def health(self) -> Health:
         """Return `state`."""
         return self.state

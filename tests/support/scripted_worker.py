@@ -27,6 +27,7 @@ from runtime.emitter import Emitter
 from runtime.identity import new_peer
 from runtime.memory_bus import MemoryBus, MemoryHub
 from runtime.postbox import Postbox
+from runtime.roster import BEAT_S
 from tests.support.worker_habits import Habits, status, token
 
 Key = tuple[str, int]
@@ -46,7 +47,7 @@ class ScriptedWorker:
     """Both kinds; ``heard`` has every message that came, ``held`` the attempts that weren't let go."""
 
     def __init__(self, hub: MemoryHub, worker_id: str, role: str, **load: object) -> None:
-        """Beats when ``open`` is awaited, and whenever ``beat`` is called."""
+        """Beats from ``open`` on each second until it dies, and whenever ``beat`` is called."""
         self.habits = Habits()
         self.heard: list[Message] = []
         self.held: dict[Key, Held] = {}
@@ -75,8 +76,13 @@ class ScriptedWorker:
 
     async def open(self) -> ScriptedWorker:
         await self.postbox.open()
-        self.beat()
+        self._beats()
         return self
+
+    def _beats(self) -> None:
+        if self.habits.beats:
+            self.beat()
+        self._pulse = self._loop.call_later(BEAT_S, self._beats)
 
     def beat(self, **changes: object) -> None:
         """A heartbeat, with a new state if one is given."""
@@ -86,6 +92,7 @@ class ScriptedWorker:
     def die(self) -> None:
         """Gone at once; the last beat spares tests the wait for silence."""
         self.beat(state="leaving")
+        self.habits.beats = False
         self.stop_working()
 
     def stop_working(self) -> None:
@@ -116,6 +123,7 @@ class ScriptedWorker:
             self.postbox.send(held.gateway, Failed(*key, phase, code, "test"))
 
     async def close(self) -> None:
+        self._pulse.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -132,8 +140,9 @@ class ScriptedWorker:
         """Accept or refuse; False if there is nothing more to do."""
         key = (message.request_id, message.attempt)
         phase = self.status.role
-        if self.habits.refuse or key in self.ended:
-            code = self.habits.refuse or "cancelled"
+        full = key not in self.held and len(self.held) >= self.habits.max_held
+        if self.habits.refuse or key in self.ended or full:
+            code = self.habits.refuse or ("no_space" if full else "cancelled")
             self.postbox.send(gateway, Refused(*key, phase, code, "test"))
             return False
         for old in [k for k in self.held if k[0] == key[0] and k[1] < key[1]]:

@@ -137,13 +137,14 @@ class Stack:
         nodes = list(self.nodes.values())
 
         def done() -> bool:
-            return all(n.worker.load.total_blocks and not n.worker.held and not n.held_blocks for n in nodes)
+            loads = [n.worker.load for n in nodes if not n.worker.held]
+            free = [load.total_blocks and not load.held_blocks and not load.reserved_blocks for load in loads]
+            return len(loads) == len(nodes) and all(free)
 
         await until(done, within_s)
         for node in nodes:
             load = node.worker.load
             assert load.free_blocks + load.cached_blocks == load.total_blocks == self.num_blocks
-            assert load.reserved_blocks == 0
 
     async def close(self) -> None:
         """Stop everything."""

@@ -51,3 +51,5 @@ class Habits:
     token_s: float = 0.0
     deaf_to: tuple[type[Message], ...] = ()
     release: bool = True
+    beats: bool = True
+    max_held: int = 1 << 30

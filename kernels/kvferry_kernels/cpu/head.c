@@ -3,17 +3,7 @@
 
 #include "vector.h"
 
-#if defined(__AVX512BF16__)
-#include <immintrin.h>
-#endif
-
 #define TILE 64
-#if MANY_REGISTERS
-#define ROWS 6
-#else
-#define ROWS 2
-#endif
-#define COLUMNS 4
 
 /* sum += x0 * w0 + x1 * w1 in every lane, for one pair of inputs in x and one per lane in w. */
 INLINE vec add_pair(vec sum, uint32_t x, uvec w) {

@@ -10,6 +10,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #if defined(__AVX512F__)
 #define WIDTH 16
 #define MANY_REGISTERS 1
@@ -25,6 +29,14 @@
 #endif
 #endif
 
+/* Rows and columns (vectors) of a product computed at once: as many accumulators as the register file holds. */
+#if MANY_REGISTERS
+#define ROWS 6
+#else
+#define ROWS 2
+#endif
+#define COLUMNS 4
+
 #define INLINE static inline __attribute__((always_inline))
 #define API __attribute__((visibility("default")))
 #define UNROLL _Pragma("GCC unroll 16")
@@ -33,6 +45,25 @@ typedef float vec __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t ivec __attribute__((vector_size(4 * WIDTH)));
 typedef uint32_t uvec __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t hvec __attribute__((vector_size(2 * WIDTH)));
+
+/* 16 to 32 bits and back. Compilers make several instructions of the portable form where one would do. */
+INLINE uvec widen(hvec x) {
+#if defined(__AVX512F__)
+    return (uvec)_mm512_cvtepu16_epi32((__m256i)x);
+#elif defined(__AVX2__)
+    return (uvec)_mm256_cvtepu16_epi32((__m128i)x);
+#else
+    return __builtin_convertvector(x, uvec);
+#endif
+}
+
+INLINE hvec narrow(uvec x) {
+#if defined(__AVX512F__)
+    return (hvec)_mm512_cvtepi32_epi16((__m512i)x);
+#else
+    return __builtin_convertvector(x, hvec);
+#endif
+}
 
 INLINE vec all(float x) { return x - (vec){0}; }
 
@@ -45,7 +76,7 @@ INLINE vec load(const void *from, size_t i, int bf16) {
     if (bf16) {
         hvec half;
         memcpy(&half, (const uint16_t *)from + i, sizeof half);
-        return (vec)(__builtin_convertvector(half, uvec) << 16);
+        return (vec)(widen(half) << 16);
     }
     vec whole;
     memcpy(&whole, (const float *)from + i, sizeof whole);
@@ -58,7 +89,7 @@ INLINE hvec to_bf16(vec x) {
     uvec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     ivec is_nan = x != x;
     uvec quiet = (bits >> 16) | 0x40;
-    return __builtin_convertvector((quiet & (uvec)is_nan) | (rounded & ~(uvec)is_nan), hvec);
+    return narrow((quiet & (uvec)is_nan) | (rounded & ~(uvec)is_nan));
 }
 
 INLINE void store(void *to, size_t i, vec x, int bf16) {
