@@ -39,7 +39,7 @@ def extensions() -> list[Extension]:
     return [
         Extension(
             f"kvferry_kernels.{library}",
-            [f"{FOLDER}/{name}.c" for name in ("rows", "attention", "head")],
+            [f"{FOLDER}/{name}.c" for name in ("rows", "attention", "linear")],
             depends=[f"{FOLDER}/{name}.h" for name in ("vector", "attention_tile")],
             extra_compile_args=[*FLAGS, *flags],
             optional=True,

@@ -161,7 +161,8 @@ class DecodeWorker(Worker):
             self.send(gateway, Refused(*key, self.phase, *reason))
             return
         self._begin(key, gateway, self.parts.postbox.me, State.ADOPTED)
-        self.submit(prefill_command(request, hand_over=False))
+        self.deadlines.enter(key, "decode", (request.queue_ms + request.prefill_ms + request.decode_ms) / 1000)
+        self.submit(prefill_command(request, hand_over=False, max_uncached_tokens=self.local_prefill_tokens))
         self.send(gateway, Accepted(*key, self.phase))
 
     def _finished(self, prefill: Peer, finished: Finished) -> None:
@@ -237,6 +238,7 @@ class DecodeWorker(Worker):
         self._adopted.add(*key)
         job.state = State.ADOPTED
         job.receiver.adopted()
+        self.deadlines.enter(key, "decode", record.decode_ms / 1000)
         self._transfers.pop(job.receiver.transfer_id, None)
         for event in first_events(record, job.stopped):
             self.emitter.add(event)

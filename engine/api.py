@@ -29,7 +29,8 @@ class Prefill:
     """Compute prompt and tails and sample the next token of each choice.
 
     ``hand_over``: report ``Computed`` as blocks fill, and keep them after the first tokens until
-    ``Release``; otherwise the choices decode on here.
+    ``Release``; otherwise the choices decode on here. Rejected ("no_space") if more than
+    ``max_uncached_tokens`` would have to be computed; -1 is no limit.
     """
 
     key: Key
@@ -38,6 +39,7 @@ class Prefill:
     sampling: Sampling
     cache_salt: str = ""
     hand_over: bool = False
+    max_uncached_tokens: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +99,18 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    """A sign of life is wanted. Answered by ``Pong`` between steps."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """Leave the loop after the current step."""
 
 
-Command = Prefill | Reserve | Grant | Adopt | StopChoice | Release | Shutdown
+Command = Prefill | Reserve | Grant | Adopt | StopChoice | Release | Ping | Shutdown
 
 
 # -- results, engine to io ----------------------------------------------------------------------------
@@ -189,6 +198,20 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class GaveBack:
+    """There was no room to go on with this key, and computing it again would take too long here: it is ended."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """The answer to ``Ping``."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Broken:
     """A broken promise inside the engine ended this key (an exception's text is in ``message``)."""
 
@@ -215,7 +238,7 @@ class Load:
     num_preemptions: int = 0
 
 
-Result = Ready | Reserved | Granted | Rejected | Computed | NewTokens | Released | Broken
+Result = Ready | Reserved | Granted | Rejected | Computed | NewTokens | Released | GaveBack | Broken | Pong
 
 
 @dataclass(frozen=True, slots=True)

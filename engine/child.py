@@ -50,13 +50,13 @@ class ChildPort:
         self._closing = False
         self._writer = self._loop.create_task(self._write())
         self._on_report: Callable[[Report], None] = lambda report: None
-        self._on_death: Callable[[], None] = lambda: None
+        self._on_death: Callable[[int], None] = lambda code: None
 
     def submit(self, command: Command) -> None:
         """Queue a command."""
         self._outgoing.put_nowait(command)
 
-    def listen(self, on_report: Callable[[Report], None], on_death: Callable[[], None]) -> None:
+    def listen(self, on_report: Callable[[Report], None], on_death: Callable[[int], None]) -> None:
         """Begin to read reports."""
         self._on_report, self._on_death = on_report, on_death
         for report in self._early:
@@ -97,7 +97,7 @@ class ChildPort:
         if not data:
             self._loop.remove_reader(self._sock)
             if not self._closing:
-                self._on_death()
+                self._on_death(self._child.wait())
             return
         for report in self._reader.feed(data):
             self._on_report(report)

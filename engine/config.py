@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Settings of one engine; sizes in bytes, lengths in tokens. 0 or "auto" lets the engine choose."""
+    """Settings of one engine; sizes in bytes, lengths in tokens. 0 or "auto" lets the engine choose; -1 is no limit."""
 
     model: str
     worker_id: str
@@ -21,4 +21,5 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     host_workers: int = 1
     num_threads: int = 0
+    max_recompute_tokens: int = -1
     log_level: str = "info"

@@ -8,8 +8,11 @@ from engine.api import (
     Adopt,
     Broken,
     Command,
+    GaveBack,
     Grant,
     Key,
+    Ping,
+    Pong,
     Prefill,
     Rejected,
     Release,
@@ -82,6 +85,8 @@ class Engine:
                 self._results += self._arrivals.adopt(command)
             case StopChoice():
                 self._stop(command)
+            case Ping():
+                self._results.append(Pong(command.number))
             case Release():
                 self._book.forget(command.key)
                 self._results.append(Released(command.key))
@@ -110,6 +115,10 @@ class Engine:
             return
         book.forget(key)  # a reservation of this key gives way to computing it here
         request = self._intake.prefill(command)
+        refusal = self._intake.over_budget(command, request)
+        if refusal is not None:
+            self._results.append(refusal)
+            return
         book.requests[key] = request
         if request.trunk is not None:
             book.wait(request.trunk)
@@ -180,7 +189,7 @@ class Engine:
                 self._outgrown(book.tasks[age].request.key)
         for age in decided.preempted:
             if age in book.tasks:
-                book.preempt(book.tasks[age])
+                self._preempt(book.tasks[age])
         found: list[Result] = []
         for age in decided.started:
             if age in book.tasks:
@@ -197,7 +206,11 @@ class Engine:
                 self._copy_block(*copy)
         groups = len(self._model.layout.groups)
         batch = build_batch(works, groups, self._cache[0].k.device)
-        logits = self._model.forward(batch, self._cache, self._memory.count_layer)
+        self._memory.begin_step(dict.fromkeys(task.request.mark for task in tasks))
+        try:
+            logits = self._model.forward(batch, self._cache, self._memory.count_layer)
+        finally:
+            self._memory.end_step()
         rows: list[Row] = []
         counts: list[int] = []
         logits_row = 0
@@ -235,6 +248,16 @@ class Engine:
         if key in self._book.requests:
             self._book.forget(key)
             self._results.append(Broken(key, f"{type(error).__name__}: {error}"))
+
+    def _preempt(self, task: Task) -> None:
+        """Make a task wait, or give its whole request back if computing it again would take too long here."""
+        limit = self._settings.max_recompute_tokens
+        if limit < 0 or len(task.sequence.token_ids) <= limit:
+            self._book.preempt(task)
+            return
+        self._book.num_preemptions += 1
+        self._book.forget(task.request.key)
+        self._results.append(GaveBack(task.request.key))
 
     def _outgrown(self, key: Key) -> None:
         self._book.forget(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.admission import demand
 from engine.api import Adopt, Grant, Prefill, Rejected, Reserve
 from engine.book import Book
+from engine.layout import BLOCK_SIZE
 from engine.request import Choice, Request, Task
 from engine.sequence import Sequence
 from engine.settings import EngineSettings
@@ -48,6 +49,18 @@ class Intake:
         if least > total:
             return Rejected(command.key, NEVER_FITS, f"needs {least} blocks, the pool has {total}")
         return None
+
+    def over_budget(self, command: Prefill, request: Request) -> Rejected | None:
+        """The refusal of a prefill that would compute more tokens than it may, or None."""
+        limit, trunk = command.max_uncached_tokens, request.trunk
+        if limit < 0 or trunk is None:
+            return None
+        cached = len(trunk.sequence.find_cached(self._book.pool)) * BLOCK_SIZE
+        branches = sum(choice.tail_len for choice in request.choices if request.branches(choice))
+        uncached = len(trunk.sequence.token_ids) - cached + branches
+        if uncached <= limit:
+            return None
+        return Rejected(command.key, NO_SPACE, f"{uncached} tokens to compute, {limit} may be computed here")
 
     def fault(self, command: Prefill | Adopt) -> str:
         """What is wrong with the tokens, choices or sampling; "" if nothing."""

@@ -1,21 +1,25 @@
 """Matrix products whose rows don't depend on each other's number.
 
-On a CPU weights are packed once for oneDNN, which is several times faster than ``F.linear`` at small
-batches. A row's result is then bit-equal at any batch size from some smallest one on; fewer rows are
-computed as that many. Which it is gets probed at load, per shape: on Zen 4 it is 1 up to 1,024 inputs and
-2 beyond, where a single row is summed in another order, in float32 and bfloat16 alike.
+In bfloat16 on a CPU with AVX-512's bfloat16 products our own kernel computes them, each row in one fixed
+order. Elsewhere on a CPU weights are packed once for oneDNN, several times faster than ``F.linear`` at
+small batches. A row's result is then bit-equal at any batch size from some smallest one on; fewer rows
+are computed as that many. Which it is gets probed at load, per shape: on Zen 4 it is 1 up to 1,024 inputs
+and 2 beyond, where a single row is summed in another order, in float32 and bfloat16 alike.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from kvferry_kernels import ops
+
+Product = Callable[[Tensor], Tensor]
 
 log = logging.getLogger(__name__)
 
@@ -31,50 +35,72 @@ MIN_ROWS = (1, 2, 4, 8, 16)
 class Linear:
     """y = x W^T + b with ``x`` ``[num_rows, inputs]``, on W's device and in its dtype."""
 
-    __slots__ = ("_bias", "_min_rows", "_packed", "_weight", "weight_bytes")
+    __slots__ = ("_min_rows", "_multiply", "weight_bytes")
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Take over ``weight`` ``[outputs, inputs]`` and ``bias`` ``[outputs]``."""
         self.weight_bytes = weight.numel() * weight.element_size()
-        self._bias = bias
-        self._packed = can_pack(weight.device.type, weight.dtype)
-        self._weight = pack(weight) if self._packed else weight.contiguous()
-        on_cpu = weight.device.type == "cpu"
-        self._min_rows = smallest_equal_batch(*weight.shape, weight.dtype) if on_cpu else 1
+        self._min_rows = 1
+        device, dtype = weight.device.type, weight.dtype
+        if dtype == torch.bfloat16 and ops.has_fast_linear(device):
+            self._multiply = compiled(weight, bias, dtype)
+            return
+        self._multiply = packed(weight, bias) if can_pack(device, dtype) else plain(weight, bias)
+        if device == "cpu":
+            self._min_rows = smallest_equal_batch(*weight.shape, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map ``[num_rows, inputs]`` to ``[num_rows, outputs]``."""
         num_rows = x.shape[0]
         if num_rows < self._min_rows:
-            x = x[:1].expand(self._min_rows, -1) if num_rows == 1 else _pad(x, self._min_rows)
-            return self._multiply(x.contiguous())[:num_rows]
+            padded = functional.pad(x, (0, 0, 0, self._min_rows - num_rows))
+            return self._multiply(padded)[:num_rows]
         return self._multiply(x)
-
-    def _multiply(self, x: Tensor) -> Tensor:
-        if self._packed:
-            return multiply_packed(x, self._weight, self._bias)
-        return functional.linear(x, self._weight, self._bias)
 
 
 class Head:
     """The last product, to logits: float32 ``[num_rows, vocab_size]`` from ``[num_rows, hidden_size]``."""
 
-    __slots__ = ("_linear", "_outputs", "_packed", "weight_bytes")
+    __slots__ = ("_multiply", "weight_bytes")
 
     def __init__(self, weight: Tensor) -> None:
         """Take over ``weight`` ``[vocab_size, hidden_size]``."""
-        compiled = ops.has_head(weight.device.type, weight.dtype)
         self.weight_bytes = weight.numel() * weight.element_size()
-        self._outputs = weight.shape[0]
-        self._packed = ops.pack_head(weight) if compiled else None
-        self._linear = None if compiled else Linear(weight)
+        unrounded = weight.dtype == torch.bfloat16 and ops.has_linear(weight.device.type)
+        self._multiply = compiled(weight, None, torch.float32) if unrounded else Linear(weight)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Logits of each row."""
-        if self._linear is not None:
-            return self._linear(x).float()
-        assert self._packed is not None
-        return ops.head(x, self._packed, self._outputs)
+        return self._multiply(x).float()
+
+
+def products(device: str, dtype: torch.dtype) -> str:
+    """Name what multiplies: workers of one name (and one torch) compute the same bits."""
+    if dtype == torch.bfloat16 and ops.has_fast_linear(device):
+        return "own"
+    if device != "cpu":
+        return "torch"
+    amx = "-amx" if torch.cpu._is_amx_tile_supported() else ""
+    library = "onednn" if can_pack(device, dtype) else "torch"
+    return f"{library}-{torch.backends.cpu.get_cpu_capability()}{amx}".lower()
+
+
+def compiled(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Product:
+    """Multiply by our own kernel, with results in ``dtype``."""
+    tiles, outputs = ops.pack_linear(weight), weight.shape[0]
+    return lambda x: ops.linear(x, tiles, outputs, bias, dtype)
+
+
+def packed(weight: Tensor, bias: Tensor | None) -> Product:
+    """Multiply by oneDNN, with weights in its own order."""
+    blocks = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
+    return lambda x: multiply_packed(x, blocks, bias)
+
+
+def plain(weight: Tensor, bias: Tensor | None) -> Product:
+    """Multiply by torch, with weights as they are."""
+    weight = weight.contiguous()
+    return lambda x: functional.linear(x, weight, bias)
 
 
 def can_pack(device: str, dtype: torch.dtype) -> bool:
@@ -86,15 +112,9 @@ def can_pack(device: str, dtype: torch.dtype) -> bool:
     return dtype == torch.float32
 
 
-def pack(weight: Tensor) -> Tensor:
-    """Reorder ``[outputs, inputs]`` into oneDNN's own blocks; an opaque tensor."""
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
-    return packed
-
-
-def multiply_packed(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+def multiply_packed(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
     """X W^T + b with a packed W."""
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, blocks, bias, "none", [], "")
     return result
 
 
@@ -102,13 +122,10 @@ def multiply_packed(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
 def smallest_equal_batch(outputs: int, inputs: int, dtype: torch.dtype) -> int:
     """Smallest batch size from which on a row's result is bit-equal, on this CPU, for this shape."""
     weight, x = cancelling(outputs, PROBE_ROWS, inputs, dtype)
-    packed = pack(weight) if can_pack("cpu", dtype) else None
+    multiply = packed(weight, None) if can_pack("cpu", dtype) else plain(weight, None)
 
     def rows(num_rows: int, start: int) -> Tensor:
-        part = x[start : start + num_rows].contiguous()
-        if packed is not None:
-            return multiply_packed(part, packed, None)
-        return functional.linear(part, weight)
+        return multiply(x[start : start + num_rows].contiguous())
 
     whole = rows(PROBE_ROWS, 0)
     unequal = [n for n in PROBE_SIZES if not torch.equal(rows(n, 1), whole[1 : 1 + n])]
@@ -140,7 +157,3 @@ def cancelling(outputs: int, num_rows: int, inputs: int, dtype: torch.dtype) -> 
     x[:, :half] = torch.randn(num_rows, half, generator=random)
     x[:, half : 2 * half] = x[:, shuffle]
     return weight.to(dtype), x.to(dtype)
-
-
-def _pad(x: Tensor, num_rows: int) -> Tensor:
-    return functional.pad(x, (0, 0, 0, num_rows - x.shape[0]))

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from engine.errors import ModelError
 from engine.layout import CacheGroup, KVLayout
-from engine.linear import Head, Linear
+from engine.linear import Head, Linear, products
 from engine.model_config import ModelConfig, read_model_config
 from engine.rope import rope_tables
 from engine.weights import Weights, open_weights
@@ -60,7 +60,8 @@ class LlamaModel:
         self._device = torch.device(device)
         group = CacheGroup(tuple(range(config.num_layers)), config.num_kv_heads, config.head_dim)
         self.layout = KVLayout((group,), name)
-        self.numerics = f"{ops.variant(device)};torch-{torch.__version__};{name}"
+        multiply = products(self._device.type, self._dtype)
+        self.numerics = f"{ops.variant(device)};{multiply};torch-{torch.__version__};{name}"
         self._scale = config.head_dim**-0.5
         tables = rope_tables(config.rope, config.head_dim, self.max_model_len)
         self._cos, self._sin = (table.to(self._device) for table in tables)

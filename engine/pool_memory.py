@@ -1,20 +1,27 @@
 """The pool's bytes, shared by a worker's engine and io process: one anonymous file, mapped by both.
 
-Page 0 holds the progress counter; block contents follow. Imports no torch.
+Page 0 holds the progress counter, and the marks of the keys that are in the step being computed: whose step
+it was can still be read when the engine has died in it. Block contents follow. Imports no torch.
 """
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
+from engine.api import Key
 from engine.layout import KVLayout
 
 HEADER_BYTES = mmap.PAGESIZE
+_WORDS = HEADER_BYTES // 8
+_MAX_MARKS = _WORDS - 2
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -25,6 +32,11 @@ class LayerBytes:
 
     k: Bytes
     v: Bytes
+
+
+def mark(key: Key) -> int:
+    """64 bits that stand for a key."""
+    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little")
 
 
 class PoolMemory:
@@ -42,7 +54,7 @@ class PoolMemory:
             raise ValueError(f"pool file has {os.fstat(fd).st_size} bytes, layout needs {size}")
         self.fd = fd
         self._map = mmap.mmap(fd, size)
-        self._progress = np.frombuffer(self._map, dtype=np.uint64, count=1)
+        self._words = np.frombuffer(self._map, dtype=np.uint64, count=_WORDS)
 
     @property
     def buffer(self) -> memoryview:
@@ -52,11 +64,25 @@ class PoolMemory:
     @property
     def progress(self) -> int:
         """Layers computed since start; moves while the engine makes progress."""
-        return int(self._progress[0])
+        return int(self._words[0])
 
     def count_layer(self) -> None:
         """One more layer is done. Only the engine calls this."""
-        self._progress[0] += 1
+        self._words[0] += 1
+
+    def begin_step(self, marks: Iterable[int]) -> None:
+        """The engine computes for the keys of these marks now (the first ``_MAX_MARKS``, more fit no page)."""
+        marks = list(islice(marks, _MAX_MARKS))
+        self._words[2 : 2 + len(marks)] = marks
+        self._words[1] = len(marks)
+
+    def end_step(self) -> None:
+        """The engine is between steps."""
+        self._words[1] = 0
+
+    def in_step(self, key: Key) -> bool:
+        """Whether ``key`` is in the step that is being computed, or was when the engine died."""
+        return mark(key) in self._words[2 : 2 + int(self._words[1])]
 
     def layers(self, group: int) -> list[LayerBytes]:
         """Byte views of a group's layers, in the group's order."""

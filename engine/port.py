@@ -19,6 +19,8 @@ from engine.api import Command, Ready, Report, Shutdown
 from engine.layout import KVLayout
 from engine.pool_memory import PoolMemory
 
+CRASHED = 1
+"""Exit code of an engine that raised."""
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 20
 
@@ -41,8 +43,8 @@ class EnginePort(Protocol):
     def submit(self, command: Command) -> None:
         """Queue a command; never blocks on the engine's step."""
 
-    def listen(self, on_report: Callable[[Report], None], on_death: Callable[[], None]) -> None:
-        """Call ``on_report`` for each report, and ``on_death`` once if the engine ends unasked."""
+    def listen(self, on_report: Callable[[Report], None], on_death: Callable[[int], None]) -> None:
+        """Call ``on_report`` for each report, and ``on_death(exit code)`` once if the engine ends unasked."""
 
     async def close(self) -> None:
         """Ask the engine to leave, and wait until it has."""
@@ -126,7 +128,7 @@ class ThreadPort:
         """Queue a command."""
         self._commands.put(command)
 
-    def listen(self, on_report: Callable[[Report], None], on_death: Callable[[], None]) -> None:
+    def listen(self, on_report: Callable[[Report], None], on_death: Callable[[int], None]) -> None:
         """Start the engine's thread."""
 
         def emit(report: Report) -> None:
@@ -138,7 +140,7 @@ class ThreadPort:
                 self._run(self._next_command, emit)
             finally:
                 if not self._closing and not self._loop.is_closed():
-                    self._loop.call_soon_threadsafe(on_death)
+                    self._loop.call_soon_threadsafe(on_death, CRASHED)
 
         self._thread = threading.Thread(target=work, name="engine", daemon=True)
         self._thread.start()

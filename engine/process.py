@@ -100,6 +100,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         enable_prefix_caching=config.enable_prefix_caching,
         weights=weights,
         kv_dtype=model.layout.dtype,
+        max_recompute_tokens=config.max_recompute_tokens,
     )
     ready = Ready(num_blocks, longest, model.weight_bytes, weights, model.numerics)
     return LoadedEngine(Engine(model, pool, settings), pool, Started(ready, model.layout, folder.name))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from engine.api import Granted, Key
 from engine.layout import BLOCK_SIZE
+from engine.pool_memory import mark
 from engine.sequence import Sequence, blocks_for
 from protocol.sampling import Sampling
 
@@ -46,10 +47,12 @@ class Request:
     granted: Granted | None = None
     num_cached_tokens: int = -1
     ending_ids: frozenset[int] = field(init=False)
+    mark: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """The ids that end a choice are looked up for each token, so they are made once."""
+        """What is looked up for each token or step is made once."""
         self.ending_ids = self.sampling.ending_ids()
+        self.mark = mark(self.key)
 
     @property
     def live(self) -> list[Choice]:

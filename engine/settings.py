@@ -10,7 +10,9 @@ class EngineSettings:
     """What one engine is told.
 
     ``max_num_seqs`` sequences and ``max_num_batched_tokens`` tokens a step at most: raising them gives
-    more tokens per second and a longer step. ``weights`` and ``kv_dtype`` go into the names of blocks.
+    more tokens per second and a longer step. What has to give way and has more than ``max_recompute_tokens``
+    tokens is given back rather than computed again here; -1 is no limit. ``weights`` and ``kv_dtype`` go
+    into the names of blocks.
     """
 
     max_num_seqs: int
@@ -19,6 +21,7 @@ class EngineSettings:
     enable_prefix_caching: bool = True
     weights: str = ""
     kv_dtype: str = "float32"
+    max_recompute_tokens: int = -1
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for a limit with which nothing would ever run."""

@@ -136,7 +136,6 @@ NOT_BUILT: dict[str, tuple[str, ...]] = {
         "--collect-detailed-traces",
         "--show-hidden-metrics-for-version",
     ),
-    "a time limit on shutting down": ("--shutdown-timeout",),
     "a default deadline for requests": ("--request-timeout",),
 }
 

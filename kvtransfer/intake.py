@@ -20,7 +20,7 @@ def refusal(request: PrefillRequest, max_model_len: int) -> tuple[str, str] | No
     return None
 
 
-def prefill_command(request: PrefillRequest, *, hand_over: bool) -> Prefill:
+def prefill_command(request: PrefillRequest, *, hand_over: bool, max_uncached_tokens: int = -1) -> Prefill:
     """The engine's command for a request."""
     tails = tuple(ChoiceTail(tail.choice, tail.token_ids) for tail in request.tails)
     return Prefill(
@@ -30,6 +30,7 @@ def prefill_command(request: PrefillRequest, *, hand_over: bool) -> Prefill:
         request.sampling,
         request.cache_salt,
         hand_over,
+        max_uncached_tokens,
     )
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.api import Broken, Command, Load, Rejected, Release, Report, Result
+from engine.api import Broken, Command, GaveBack, Load, Pong, Rejected, Release, Report, Result
 from engine.api import Released as EngineReleased
 from engine.port import EnginePort
 from kvtransfer.contents import PoolContents
 from kvtransfer.link import Link
+from kvtransfer.pulse import Pulse
 from protocol.errors import Code
 from protocol.messages import AttemptRef, Cancel, Failed, Message, Peer, Released, Wanted
+from runtime.deadlines import Deadlines
 from runtime.emitter import Emitter
 from runtime.ended import EndedAttempts
 from runtime.holds import Holds
@@ -21,6 +24,9 @@ from runtime.logs import get_logger
 from runtime.postbox import Postbox
 from runtime.repeats import Repeats
 from runtime.roster import BEAT_S, Roster
+
+ENDED_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Signals that somebody else sends: an engine that ended by one of them hasn't crashed by itself."""
 
 Key = tuple[str, int]
 log = get_logger("worker")
@@ -57,6 +63,8 @@ class Worker:
         self.ended = EndedAttempts()
         self.emitter = Emitter(parts.postbox, self.phase)
         self.holds = Holds(self._expired, parts.roster.deaf)
+        self.deadlines = Deadlines(self._late, parts.roster.deaf)
+        self.pulse = Pulse(parts.engine)
         self.load = Load()
         self.draining = False
         self.bytes_moved = 0
@@ -105,6 +113,7 @@ class Worker:
         if self.held.pop(key, None) is None:
             return
         self.holds.drop(key)
+        self.deadlines.leave(key)
         self.ended.add(*key)
         if keep_events:
             self.emitter.retire(key)
@@ -112,6 +121,21 @@ class Worker:
             self.emitter.forget(key)
         self.on_end(key)
         self.submit(Release(key))
+
+    def give_back(self) -> None:
+        """This worker leaves: what isn't finished is moved by its gateway at once."""
+        for key in list(self.held):
+            self.fail(key, Code.DRAINED, "the worker is leaving")
+
+    def engine_died(self, exit_code: int) -> None:
+        """The engine ended unasked. Those whose step it crashed in are named; an end from outside blames nobody."""
+        from_outside = -exit_code in ENDED_FROM_OUTSIDE
+        pool = self.parts.engine.pool
+        for key in list(self.held):
+            if pool.in_step(key) and not from_outside:
+                self.fail(key, Code.CRASHED, f"the engine crashed in its step (exit code {exit_code})")
+            else:
+                self.fail(key, Code.WORKER_LOST, "the worker's engine has ended")
 
     def report(self, report: Report) -> None:
         """What the engine did in one pass of its loop."""
@@ -125,6 +149,7 @@ class Worker:
         self._timer.cancel()
         self.repeats.close()
         self.holds.close()
+        self.deadlines.close()
         self.emitter.close()
 
     # -- what the services fill in -----------------------------------------------------------------------
@@ -182,6 +207,10 @@ class Worker:
             self._engine_released(result.key)
         elif isinstance(result, Broken):
             self.fail(result.key, Code.ENGINE, result.message)
+        elif isinstance(result, GaveBack):
+            self.fail(result.key, Code.PREEMPTED, "there was no room to go on with it")
+        elif isinstance(result, Pong):
+            self.pulse.heard(result.number)
         elif isinstance(result, Rejected) and result.key not in self.held:
             return
         else:
@@ -240,6 +269,9 @@ class Worker:
         for key, other in list(self.open_transfers()):
             if other == peer:
                 self.fail(key, Code.WORKER_LOST, f"worker {peer.id} is gone", "transfer")
+
+    def _late(self, key: Key, phase: str) -> None:
+        self.fail(key, Code.DEADLINE, f"the {phase} phase took too long", phase)
 
     def _expired(self, key: Key) -> None:
         """Its gateway hasn't asked for it for too long."""

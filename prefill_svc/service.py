@@ -65,6 +65,7 @@ class PrefillWorker(Worker):
         self.hold(key, gateway, request.decode)
         self.emitter.begin(key, gateway)
         job = self._jobs[key] = Job(request, gateway)
+        self.deadlines.enter(key, "prefill", (request.queue_ms + request.prefill_ms) / 1000)
         self.submit(prefill_command(request, hand_over=True))
         if request.decode.id:
             job.sender = self._new_sender(key, job)
@@ -157,6 +158,7 @@ class PrefillWorker(Worker):
         """Once every choice has its first token: hand over those that go on, or say that none does."""
         if not job.sampled:
             return
+        self.deadlines.leave(key)
         if job.live and job.sender is not None:
             job.sender.finish(job.record)
         elif job.live:

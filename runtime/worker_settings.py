@@ -72,6 +72,13 @@ class WorkerSettings(ServiceSettings):
         "address of the status port. Any other than loopback shows status and metrics to the network",
         metavar="ADDRESS",
     )
+    shutdown_timeout: float = setting(
+        units.seconds(0.0, 7 * 24 * 3600.0),
+        30.0,
+        "seconds that a worker told to end may finish its work in; then it gives the rest back to be moved. "
+        "Raising it lengthens restarts",
+        metavar="SECONDS",
+    )
     status_port: int = setting(
         units.integer(0, 65535),
         0,

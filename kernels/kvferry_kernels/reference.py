@@ -1,6 +1,6 @@
 """The torch twin of each operation, which defines what is right. Any device, any floating dtype.
 
-All compute in float32 and round once, to nearest even. A row's result depends on its own context
+All compute in float32 and round once, to nearest even. But for ``linear``, a row's result depends on its own context
 alone: attention works in tiles of fixed shape that start at fixed positions, so that a token is always
 the same row of the same product, however its sequence was batched or cut into chunks.
 """
@@ -18,8 +18,8 @@ KEY_BLOCKS = 4
 """Cache blocks in a tile of keys."""
 
 
-HEAD_TILE = 64
-"""Outputs that lie together in a packed head."""
+LINEAR_TILE = 64
+"""Outputs that lie together in a packed weight."""
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
@@ -107,18 +107,19 @@ def paged_attention(
     return mixed.transpose(1, 2)[tile_of_row, row_in_tile].flatten(1, 2).to(q.dtype)
 
 
-def pack_head(weight: Tensor) -> Tensor:
-    """See ops.pack_head."""
+def pack_linear(weight: Tensor) -> Tensor:
+    """See ops.pack_linear."""
     outputs, size = weight.shape
-    padded = functional.pad(weight, (0, size % 2, 0, -outputs % HEAD_TILE))
-    pairs = padded.view(-1, HEAD_TILE, padded.shape[1] // 2, 2)
+    padded = functional.pad(weight, (0, size % 2, 0, -outputs % LINEAR_TILE))
+    pairs = padded.view(-1, LINEAR_TILE, padded.shape[1] // 2, 2)
     return pairs.transpose(1, 2).contiguous()
 
 
-def head(x: Tensor, packed: Tensor, outputs: int) -> Tensor:
-    """See ops.head."""
+def linear(x: Tensor, packed: Tensor, outputs: int, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """See ops.linear. Unlike the other twins it computes a row in an order that may depend on their number."""
     weight = packed.transpose(1, 2).flatten(2).flatten(0, 1)[:outputs, : x.shape[1]]
-    return x.float() @ weight.float().T
+    result = x.float() @ weight.float().T
+    return (result if bias is None else result + bias.float()).to(dtype)
 
 
 def _query_tiles(query_starts: Tensor, context_lens: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -27,7 +27,7 @@ def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 @DTYPES
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
-def test_a_product_is_its_definition(dtype: torch.dtype, bias: bool) -> None:
+def test_a_product_is_its_definition(multiplier: str, dtype: torch.dtype, bias: bool) -> None:
     weight, x = random(70, 48, dtype=dtype), random(5, 48, dtype=dtype)
     offset = random(70, dtype=dtype) if bias else None
     exact = x.double() @ weight.double().T + (0 if offset is None else offset.double())
@@ -36,10 +36,18 @@ def test_a_product_is_its_definition(dtype: torch.dtype, bias: bool) -> None:
     assert (result.double() - exact).abs().max() < (1e-4 if dtype == torch.float32 else 0.1)
 
 
+@pytest.fixture(params=["as here", "onednn"])
+def multiplier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whatever this machine uses, and oneDNN, which others use."""
+    if request.param == "onednn":
+        monkeypatch.setattr(linear.ops, "has_fast_linear", lambda device: False)
+    return str(request.param)
+
+
 @DTYPES
 @pytest.mark.parametrize(("outputs", "inputs"), DEFAULT_MODEL)
 def test_rows_of_the_default_model_are_bit_equal_at_any_batch_size(
-    dtype: torch.dtype, outputs: int, inputs: int
+    multiplier: str, dtype: torch.dtype, outputs: int, inputs: int
 ) -> None:
     weight, x = cancelling(outputs, 301, inputs, dtype)
     product = Linear(weight)
@@ -58,7 +66,7 @@ def test_data_that_cancels_shows_an_order_that_ordinary_data_hides() -> None:
 
 
 @DTYPES
-def test_thread_count_changes_no_bit(dtype: torch.dtype, threads: None) -> None:
+def test_thread_count_changes_no_bit(multiplier: str, dtype: torch.dtype, threads: None) -> None:
     for outputs, inputs in DEFAULT_MODEL:
         weight, x = cancelling(outputs, 33, inputs, dtype)
         product = Linear(weight)
@@ -101,3 +109,10 @@ def test_a_machine_where_rows_depend_on_the_batch_says_so(
     assert smallest_equal_batch(8, 8, torch.float32) == 1
     assert "depend on the batch size" in caplog.text
     smallest_equal_batch.cache_clear()
+
+
+def test_what_multiplies_has_a_name(multiplier: str) -> None:
+    names = {linear.products("cpu", dtype) for dtype in (torch.float32, torch.bfloat16)}
+    assert all(name == "own" or name.startswith(("onednn-", "torch-")) for name in names)
+    assert multiplier == "as here" or "own" not in names
+    assert linear.products("cuda", torch.bfloat16) == "torch"

@@ -128,21 +128,6 @@ def test_slots_and_positions_outside_their_tables_are_refused(kernels: str) -> N
         ops.rope_and_cache(qkv, torch.tensor([8]), table, table, good, cache, cache)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 6, 7, 13])
-@pytest.mark.parametrize(("outputs", "size"), [(64, 64), (70, 34), (130, 576), (3, 2)])
-def test_head_multiplies_without_rounding_the_logits(kernels: str, rows: int, outputs: int, size: int) -> None:
-    x = random(rows, size, dtype=torch.bfloat16)
-    weight = random(outputs, size, dtype=torch.bfloat16)
-    packed = ops.pack_head(weight)
-    logits = ops.head(x, packed, outputs)
-    exact = x.double() @ weight.double().T
-    assert logits.dtype == torch.float32
-    assert (logits.double() - exact).abs().max() < 1e-4
-    last = ops.head(x[-1:].clone(), packed, outputs)
-    if kernels != "reference":
-        assert torch.equal(last[0], logits[-1])
-
-
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(width=32), min_size=1, max_size=40))
 def test_bfloat16_is_rounded_to_nearest_even(values: list[float]) -> None:

@@ -25,7 +25,7 @@ class InlinePort:
         self._loop = asyncio.get_running_loop()
         self._commands: deque[Command] = deque()
         self._on_report: Callable[[Report], None] = lambda report: None
-        self._on_death: Callable[[], None] = lambda: None
+        self._on_death: Callable[[int], None] = lambda: None
         self._turn_due = False
         self._closed = False
         self.frozen = False
@@ -34,7 +34,7 @@ class InlinePort:
         self._commands.append(command)
         self._schedule(0.0)
 
-    def listen(self, on_report: Callable[[Report], None], on_death: Callable[[], None]) -> None:
+    def listen(self, on_report: Callable[[Report], None], on_death: Callable[[int], None]) -> None:
         self._on_report, self._on_death = on_report, on_death
         self._loop.call_soon(on_report, self._engine.report())
 
@@ -42,10 +42,10 @@ class InlinePort:
         self.frozen = False
         self._schedule(0.0)
 
-    def die(self) -> None:
+    def die(self, exit_code: int) -> None:
         """End unasked."""
         self._closed = True
-        self._on_death()
+        self._on_death(exit_code)
 
     async def close(self) -> None:
         self._closed = True

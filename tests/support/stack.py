@@ -14,8 +14,8 @@ from engine.loop import run_loop
 from engine.pool_memory import PoolMemory
 from engine.port import EnginePort, Started, ThreadPort
 from engine.toy_model import ToyModel
-from kvtransfer.host import WorkerNode
 from kvtransfer.link import BusLink, Link, MemoryExchange, MemoryLink
+from kvtransfer.node import WorkerNode
 from kvtransfer.worker import Worker
 from prefill_svc.service import PrefillWorker
 from runtime.heartbeat import Heartbeat
@@ -91,6 +91,7 @@ class Stack:
                 enable_prefix_caching=chosen.enable_prefix_caching,
                 weights="toy",
                 kv_dtype=model.layout.dtype,
+                max_recompute_tokens=chosen.local_prefill_tokens,
             ),
         )
         ready = Ready(self.num_blocks, self.max_model_len, 0, "toy", "toy")

@@ -89,25 +89,6 @@ INLINE void mix(const int rows, const int columns, struct rows *state, size_t ro
         UNROLL for (int c = 0; c < columns; c++) store(to, (size_t)r * dim + (size_t)c * WIDTH, sum[r][c], 0);
 }
 
-#if MANY_REGISTERS
-#define FOR_ROWS(n, CALL) \
-    switch (n) { \
-    case 1: CALL(1); break; \
-    case 2: CALL(2); break; \
-    case 3: CALL(3); break; \
-    case 4: CALL(4); break; \
-    case 5: CALL(5); break; \
-    default: CALL(6); \
-    }
-#else
-#define FOR_ROWS(n, CALL) \
-    if ((n) == 1) { \
-        CALL(1); \
-    } else { \
-        CALL(2); \
-    }
-#endif
-
 INLINE size_t at_most(size_t x, size_t limit) { return x < limit ? x : limit; }
 
 INLINE void score_rows(struct rows *state, size_t first, size_t end, const struct tile *tile, const struct tile *next,

@@ -37,6 +37,26 @@
 #endif
 #define COLUMNS 4
 
+/* CALL(n) with a constant n for 1 to ROWS rows. */
+#if MANY_REGISTERS
+#define FOR_ROWS(n, CALL) \
+    switch (n) { \
+    case 1: CALL(1); break; \
+    case 2: CALL(2); break; \
+    case 3: CALL(3); break; \
+    case 4: CALL(4); break; \
+    case 5: CALL(5); break; \
+    default: CALL(6); \
+    }
+#else
+#define FOR_ROWS(n, CALL) \
+    if ((n) == 1) { \
+        CALL(1); \
+    } else { \
+        CALL(2); \
+    }
+#endif
+
 #define INLINE static inline __attribute__((always_inline))
 #define API __attribute__((visibility("default")))
 #define UNROLL _Pragma("GCC unroll 16")
