@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from engine.core import Model
 from engine.llama import LlamaModel
 from protocol.messages import Tail
 from protocol.sampling import Sampling
+from tests.support.prompts import prompt_ids
 from tests.support.scripted_gateway import ScriptedGateway
 from tests.support.stack import Stack, run
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.model
 NUM_BLOCKS = 1024
 NUM_PROMPTS = 16
 PROMPT_TOKENS = 160
-GREEDY = Sampling(temperature=0.0, max_tokens=48, ignore_eos=True)
-SEEDED = Sampling(temperature=1.0, top_p=0.95, seed=7_000_000_001, max_tokens=48, ignore_eos=True)
-DATA = Path(__file__).parents[1] / "data" / "prompts.json"
+NUM_TOKENS = 24
+GREEDY = Sampling(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
+SEEDED = Sampling(temperature=1.0, top_p=0.95, seed=7_000_000_001, max_tokens=NUM_TOKENS, ignore_eos=True)
 
 Prompts = list[list[int]]
 Check = Callable[[ScriptedGateway], Awaitable[None]]
@@ -37,15 +37,9 @@ def model(request: pytest.FixtureRequest, model_dir: Path) -> Model:
 
 @pytest.fixture(scope="module")
 def prompts(model_dir: Path) -> Prompts:
-    """Varied real texts, each at most ``PROMPT_TOKENS`` long and of its own length."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
-    texts = [entry["text"] for entry in json.loads(DATA.read_text())]
-    ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
-    chosen = [part[: PROMPT_TOKENS - 7 * number] for number, part in enumerate(ids[:NUM_PROMPTS])]
-    assert len(chosen) == NUM_PROMPTS
-    return chosen
+    """Varied real texts, long ones cut to lengths of their own."""
+    ids = list(prompt_ids(model_dir).values())[-NUM_PROMPTS:]
+    return [part[: PROMPT_TOKENS - 7 * number] for number, part in enumerate(ids)]
 
 
 def with_workers(model: Model, pools: int, check: Check, *, chunk: int = 512, caching: bool = True) -> None:
@@ -121,18 +115,20 @@ def test_a_batch_of_sixteen_gives_the_ids_of_each_alone(
 
 @pytest.mark.parametrize("pools", [0, 1], ids=["both", "1+1"])
 def test_prefilling_prompt_and_produced_tokens_again_goes_on_with_the_same_ids(
-    model: Model, prompts: Prompts, alone: Baseline, pools: int
+    model: Model, prompts: Prompts, pools: int
 ) -> None:
     async def check(gateway: ScriptedGateway) -> None:
         prefill = "prefill-1" if pools else "decode-1"
-        for sampling, want in zip((GREEDY, SEEDED), alone, strict=True):
+        for short in (GREEDY, SEEDED):
+            sampling = replace(short, max_tokens=48)
+            wholes = await ask_all(gateway, prompts[::4], sampling, pools, f"whole-{sampling.seed}")
             names = {}
             for produced in (1, 15, 16, 17, 40):
-                for number in range(0, NUM_PROMPTS, 4):
+                for number, (prompt, whole) in enumerate(zip(prompts[::4], wholes, strict=True)):
                     name = f"{sampling.seed}-{produced}-{number}"
-                    tail = Tail(0, tuple(want[number][:produced]))
-                    gateway.ask(prompts[number], request_id=name, tails=(tail,), sampling=sampling, prefill=prefill)
-                    names[name] = want[number][produced:]
+                    tail = Tail(0, tuple(whole[:produced]))
+                    gateway.ask(prompt, request_id=name, tails=(tail,), sampling=sampling, prefill=prefill)
+                    names[name] = whole[produced:]
             for name, rest in names.items():
                 assert await gateway.finished(0, request_id=name) == [rest], name
 
@@ -141,17 +137,18 @@ def test_prefilling_prompt_and_produced_tokens_again_goes_on_with_the_same_ids(
 
 def test_three_choices_are_the_same_split_and_together_and_after_a_retry(model: Model, prompts: Prompts) -> None:
     prompt, tails = prompts[3], tuple(Tail(c) for c in range(3))
+    sampling = replace(SEEDED, max_tokens=44)
     wholes: list[list[int]] = []
 
     async def together(gateway: ScriptedGateway) -> None:
-        gateway.ask(prompt, tails=tails, sampling=SEEDED, prefill="decode-1")
+        gateway.ask(prompt, tails=tails, sampling=sampling, prefill="decode-1")
         wholes.extend(await gateway.finished(0, 1, 2))
 
     async def split(gateway: ScriptedGateway) -> None:
-        gateway.ask(prompt, tails=tails, sampling=SEEDED)
+        gateway.ask(prompt, tails=tails, sampling=sampling)
         assert await gateway.finished(0, 1, 2) == wholes
         again = tuple(Tail(c, tuple(wholes[c][:n])) for c, n in enumerate((0, 17, 40)))
-        gateway.ask(prompt, tails=again, sampling=SEEDED, request_id="again")
+        gateway.ask(prompt, tails=again, sampling=sampling, request_id="again")
         rests = await gateway.finished(0, 1, 2, request_id="again")
         assert [[*tail.token_ids, *rest] for tail, rest in zip(again, rests, strict=True)] == wholes
 
