@@ -40,32 +40,32 @@ class BusLink:
     def __init__(self, bus: Bus, name: str = "nats") -> None:
         """``bus`` belongs to this link and is closed with it."""
         self.name = name
-        self._bus = bus
+        self.bus = bus
         self._subscription: Subscription | None = None
 
     @property
     def max_frame_bytes(self) -> int:
         """The server's payload limit."""
-        return self._bus.max_payload
+        return self.bus.max_payload
 
     def send(self, worker_id: str, frame: bytes) -> None:
         """Queue a frame."""
-        self._bus.publish(subjects.contents(worker_id), frame)
+        self.bus.publish(subjects.contents(worker_id), frame)
 
     async def drain(self) -> None:
         """Return when the server has what was sent."""
-        await self._bus.drain()
+        await self.bus.drain()
 
     async def receive(self, worker_id: str, handler: FrameHandler) -> None:
         """Subscribe; returns when the server knows."""
-        self._subscription = self._bus.subscribe(subjects.contents(worker_id), lambda _, frame: handler(frame))
-        await self._bus.ready()
+        self._subscription = self.bus.subscribe(subjects.contents(worker_id), lambda _, frame: handler(frame))
+        await self.bus.ready()
 
     async def close(self) -> None:
         """Close the connection."""
         if self._subscription is not None:
             self._subscription.close()
-        await self._bus.close()
+        await self.bus.close()
 
 
 class MemoryExchange:

@@ -180,7 +180,8 @@ def test_closing_ends_what_is_open_and_tells_the_workers() -> None:
             reader = Reader(await r.submit())
             await reader.until(2)
             r.dispatcher.close()
-            assert (await reader.failed()).code == "cancelled"
+            assert (await reader.failed()).code == "draining"
+            assert r.counts.outcomes[0].kind == "cancelled"
             await r.until(lambda: d.of(Cancel))
             r.dispatcher.close()
 

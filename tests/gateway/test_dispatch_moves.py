@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from protocol.messages import (
     Message,
     Peer,
@@ -141,9 +143,9 @@ def test_attempts_are_bounded_and_the_last_reason_is_told() -> None:
             reader = Reader(await r.submit(max_tokens=6))
             for attempt in range(1, 4):
                 await r.until(lambda a=attempt: any(k[1] == a for k in d.held))  # type: ignore[misc]
-                d.fail("drained")
+                d.fail("cancelled")
             error = await reader.failed()
-            assert (error.status, error.code) == (503, "drained")
+            assert (error.status, error.code) == (503, "worker_lost")
             assert error.retry_after_s
             (outcome,) = r.counts.outcomes
             assert (outcome.kind, outcome.num_attempts) == ("failed", 3)
@@ -152,15 +154,37 @@ def test_attempts_are_bounded_and_the_last_reason_is_told() -> None:
     run(work())
 
 
-def test_an_engine_failure_ends_the_request_and_keeps_the_details_in_the_log() -> None:
+def test_an_engine_failure_is_tried_on_another_worker() -> None:
+    async def work() -> None:
+        async with rig() as r:
+            await r.prefill()
+            d1, d2 = await r.decode("d1"), await r.decode("d2", free_blocks=900)
+            d1.habits.stall_decode_at = 2
+            reader = Reader(await r.submit(max_tokens=6))
+            await reader.until(2)
+            d1.fail("engine_failed")
+            assert await reader.all() == [tokens(0, 6)]
+            assert d2.of(Reserve)
+            assert r.counts.kept_out_for == [("decode", "engine_failed")]
+            await r.nothing_left()
+
+    run(work())
+
+
+@pytest.mark.parametrize("num_decode", [1, 2])
+def test_a_second_engine_failure_ends_the_request_and_keeps_the_details_in_the_log(num_decode: int) -> None:
     async def work() -> None:
         async with rig() as r:
             await r.prefill(), await r.prefill("p2")
-            d = await r.decode()
-            d.habits.stall_decode_at = 2
+            workers = [await r.decode(f"d{number}") for number in range(num_decode)]
+            for d in workers:
+                d.habits.stall_decode_at = 2
             reader = Reader(await r.submit(max_tokens=6))
-            await reader.until(2)
-            d.fail("engine_failed")
+            for num_tokens in (2, 4):
+                await reader.until(num_tokens)
+                for d in workers:
+                    d.habits.stall_decode_at = 4
+                    d.fail("engine_failed")
             error = await reader.failed()
             assert (error.status, error.code) == (500, "engine_failed")
             assert error.message != "test"
@@ -170,7 +194,26 @@ def test_an_engine_failure_ends_the_request_and_keeps_the_details_in_the_log() -
     run(work())
 
 
-def test_with_nobody_left_the_failure_is_told_as_it_was() -> None:
+def test_with_nobody_left_it_waits_for_a_worker_and_then_the_failure_is_told_as_it_was() -> None:
+    async def work() -> None:
+        async with rig(replace(QUICK, queue_s=8.0)) as r:
+            await r.prefill()
+            d = await r.decode()
+            d.habits.stall_decode_at = 2
+            reader = Reader(await r.submit(max_tokens=6))
+            await reader.until(2)
+            d.die()
+            error = await reader.failed()
+            assert (error.status, error.code) == (503, "no_worker")
+            assert "worker_lost" in error.message
+            assert r.counts.outcomes[0].spent_s["queue"] == pytest.approx(8.0, abs=0.1)
+            assert (r.counts.outcomes[0].kind, r.counts.outcomes[0].phase) == ("failed", "queue")
+            await r.nothing_left()
+
+    run(work())
+
+
+def test_a_worker_that_comes_in_time_takes_what_nobody_was_left_for() -> None:
     async def work() -> None:
         async with rig() as r:
             await r.prefill()
@@ -179,9 +222,10 @@ def test_with_nobody_left_the_failure_is_told_as_it_was() -> None:
             reader = Reader(await r.submit(max_tokens=6))
             await reader.until(2)
             d.die()
-            error = await reader.failed()
-            assert (error.status, error.code) == (503, "worker_lost")
-            await r.nothing_left()
+            await r.until(lambda: r.dispatcher.counts()["waiting"])
+            await r.decode("d2")
+            assert await reader.all() == [tokens(0, 6)]
+            await r.all_let_go()
 
     run(work())
 
@@ -216,7 +260,7 @@ def test_a_prompt_that_was_never_handed_over_counts_whole_against_the_local_budg
             reader = Reader(await r.submit(max_tokens=6, prompt=160))
             await reader.until(1)
             p.die()
-            assert (await reader.failed()).code == "worker_lost"
+            assert (await reader.failed()).code == "no_worker"
             assert not d.of(PrefillRequest)
             await r.nothing_left()
 

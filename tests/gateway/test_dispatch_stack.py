@@ -35,6 +35,11 @@ class Whole:
         sampling = Sampling(temperature=0.9, seed=7, max_tokens=max_tokens, ignore_eos=True)
         return await self.dispatcher.submit(Generation(prompt, n, sampling))
 
+    @property
+    def num_workers(self) -> int:
+        health = self.dispatcher.health()
+        return health.num_prefill + health.num_decode
+
     async def idle(self) -> None:
         await self.stack.idle()
         await until(lambda: not any(self.dispatcher.counts().values()))
@@ -48,7 +53,7 @@ async def whole(*workers: tuple[str, str], **settings: object) -> AsyncIterator[
     try:
         for role, worker_id in workers:
             await stack.add(role, worker_id, **settings)
-        await until(lambda: sum(made.dispatcher.ready()[2:]) == len(workers))
+        await until(lambda: made.num_workers == len(workers))
         yield made
     finally:
         made.dispatcher.close()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from protocol.messages import (
     Ack,
     Cancel,
+    PrefillRequest,
     Stop,
     TokenEvent,
     TokenEvents,
@@ -158,16 +159,18 @@ def test_a_stop_before_adoption_goes_to_both_workers() -> None:
     run(work())
 
 
-def test_a_worker_that_sends_impossible_tokens_fails_the_request_alone() -> None:
+def test_a_worker_that_sends_impossible_tokens_loses_the_request_to_another() -> None:
     async def work() -> None:
         async with rig() as r:
-            p, _ = await r.prefill(), await r.decode()
-            p.habits.stall_prefill = True
+            p1, p2 = await r.prefill("p1"), await r.prefill("p2", waiting_tokens=9)
+            await r.decode()
+            p1.habits.stall_prefill = True
             stream = await r.submit(max_tokens=3)
             event = TokenEvent(stream.request_id, 1, 0, 0, (1, 2, 3, 4), (), "", -1, -1, 0)
-            p.postbox.send(r.postbox.me, TokenEvents("prefill", (event,)))
-            assert (await Reader(stream).failed()).status == 500
+            p1.postbox.send(r.postbox.me, TokenEvents("prefill", (event,)))
+            assert await read(stream) == [tokens(0, 3)]
             await r.nothing_left()
-            assert r.counts.outcomes[0].kind == "failed"
+            assert p2.of(PrefillRequest)
+            assert r.counts.kept_out_for == [("prefill", "engine_failed")]
 
     run(work())

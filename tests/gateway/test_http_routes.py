@@ -5,11 +5,13 @@ import logging
 import pytest
 
 from gateway.errors import GatewayError, from_code
+from gateway.health import Health, Reason
 from gateway.http_settings import HttpSettings
 from protocol.errors import Code
 from tests.support.http_twin import CHAT, COMPLETIONS, Api, error_of, events_of
 from tests.support.scripted_dispatcher import ids_of, says, small_model
 
+NO_PREFILL = Reason("no_prefill_worker", "no prefill worker is ready")
 LOCKED = HttpSettings(api_keys=("first-key", "second-key"))
 
 
@@ -24,11 +26,10 @@ def test_the_model_is_listed_and_described() -> None:
     assert error_of(api.get("/v1/models/org/other"), 404)["code"] == "model_not_found"
 
 
-@pytest.mark.parametrize("path", ["/health", "/ready"])
-def test_health_says_which_paths_can_generate(path: str) -> None:
+def test_health_says_which_paths_can_generate_and_what_is_missing() -> None:
     api = Api()
-    api.dispatcher.state = ("degraded", ["fallback"], 0, 2)
-    response = api.get(path)
+    api.dispatcher.state = Health("degraded", ("fallback",), 0, 2, reasons=(NO_PREFILL,))
+    response = api.get("/health")
     assert response.status_code == 200
     assert response.json() == {
         "status": "degraded",
@@ -36,16 +37,41 @@ def test_health_says_which_paths_can_generate(path: str) -> None:
         "prefill_workers": 0,
         "decode_workers": 2,
         "model": "toy",
+        "draining": False,
+        "reasons": [{"code": "no_prefill_worker", "message": "no prefill worker is ready"}],
+    }
+    assert api.get("/ready").json() == {
+        "status": "ready",
+        "bus": "connected",
+        "paths": ["fallback"],
+        "reasons": [{"code": "no_prefill_worker", "message": "no prefill worker is ready"}],
     }
 
 
-def test_health_is_503_when_no_path_can_generate() -> None:
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+def test_both_are_503_when_no_path_can_generate(path: str) -> None:
     api = Api()
-    api.dispatcher.state = ("unavailable", [], 1, 0)
-    response = api.get("/health")
+    api.dispatcher.state = Health("unavailable", (), 1, 0)
+    response = api.get(path)
     assert response.status_code == 503
     assert response.headers["retry-after"] == "1"
-    assert response.json()["status"] == "unavailable"
+    assert response.json()["status"] == {"/health": "unavailable", "/ready": "not_ready"}[path]
+    assert api.get("/live").status_code == 200
+
+
+def test_a_gateway_that_drains_is_alive_and_healthy_and_not_ready() -> None:
+    api = Api()
+    api.dispatcher.state = Health("ok", ("split",), 1, 1, draining=True)
+    assert [api.get(path).status_code for path in ("/live", "/health", "/ready")] == [200, 200, 503]
+    assert api.get("/ready").json()["status"] == "draining"
+
+
+def test_a_gateway_whose_bus_is_away_is_not_ready() -> None:
+    api = Api()
+    api.dispatcher.state = Health("ok", ("split",), 1, 1, connected=False)
+    response = api.get("/ready")
+    assert response.status_code == 503
+    assert response.json()["bus"] == "away"
     assert api.get("/live").status_code == 200
 
 

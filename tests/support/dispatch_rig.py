@@ -84,10 +84,16 @@ class Counts(DispatchMetrics):
 class Rig:
     """One gateway. Workers are made by ``prefill`` and ``decode``, and known once these return."""
 
-    def __init__(self, settings: DispatchSettings, hub: MemoryHub | None = None, name: str = "gateway-1") -> None:
+    def __init__(
+        self,
+        settings: DispatchSettings,
+        hub: MemoryHub | None = None,
+        name: str = "gateway-1",
+        max_payload: int = 1 << 20,
+    ) -> None:
         self.hub = hub or MemoryHub()
         self.counts = Counts()
-        self.bus = MemoryBus(self.hub)
+        self.bus = MemoryBus(self.hub, max_payload)
         self.postbox = Postbox(self.bus, new_peer(name))
         self.roster = Roster(self.postbox)
         self.dispatcher = GatewayDispatcher(self.postbox, self.roster, settings, self.counts)

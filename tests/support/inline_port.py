@@ -44,8 +44,9 @@ class InlinePort:
 
     def die(self, exit_code: int) -> None:
         """End unasked."""
-        self._closed = True
-        self._on_death(exit_code)
+        if not self._closed:
+            self._closed = True
+            self._on_death(exit_code)
 
     async def close(self) -> None:
         self._closed = True

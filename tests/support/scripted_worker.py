@@ -28,7 +28,7 @@ from runtime.identity import new_peer
 from runtime.memory_bus import MemoryBus, MemoryHub
 from runtime.postbox import Postbox
 from runtime.roster import BEAT_S
-from tests.support.worker_habits import Habits, status, token
+from tests.support.worker_habits import Habits, status
 
 Key = tuple[str, int]
 
@@ -174,7 +174,7 @@ class ScriptedWorker:
             self.postbox.send(message.decode, Finished(*key))
 
     def _hand_over(self, key: Key, message: PrefillRequest, going: dict[int, int]) -> None:
-        live = tuple(LiveChoice(c, (token(c, start),), start) for c, start in going.items())
+        live = tuple(LiveChoice(c, (self.habits.says(c, start),), start) for c, start in going.items())
         self.postbox.send(
             message.decode,
             KVHandover(
@@ -216,7 +216,7 @@ class ScriptedWorker:
     def _emit(self, key: Key, choice: int, first: int, count: int, num_cached: int) -> bool:
         """Queue tokens; True if the choice ends with them."""
         end = min(self.habits.end_at.get(choice, 1 << 30), self.held[key].max_tokens)
-        ids = tuple(token(choice, index) for index in range(first, min(first + count, end)))
+        ids = tuple(self.habits.says(choice, index) for index in range(first, min(first + count, end)))
         over = first + len(ids) >= end
         reason = ("length" if end == self.held[key].max_tokens else "stop") if over else ""
         num_tokens = first + len(ids) if over else -1

@@ -18,6 +18,7 @@ from kvtransfer.link import BusLink, Link, MemoryExchange, MemoryLink
 from kvtransfer.node import WorkerNode
 from kvtransfer.worker import Worker
 from prefill_svc.service import PrefillWorker
+from runtime.bus import Bus
 from runtime.heartbeat import Heartbeat
 from runtime.identity import new_peer
 from runtime.memory_bus import MemoryBus, MemoryHub
@@ -111,8 +112,7 @@ class Stack:
             worker = PrefillWorker(node.parts)
         else:
             worker = DecodeWorker(node.parts, chosen.local_prefill_tokens)
-        died = asyncio.get_running_loop().create_future()
-        port.listen(worker.report, lambda: died.set_exception(RuntimeError("engine died")))
+        port.listen(worker.report, worker.engine_died)
         await worker.attach()
         await node.postbox.open()
         node.state = "ready"
@@ -132,6 +132,23 @@ class Stack:
         await gone.node.link.close()
         await gone.node.engine.close()
         await gone.node.postbox.bus.close()
+
+    async def leave(self, worker_id: str) -> None:
+        """End a worker that still has its say: what it holds is given back, then it is gone."""
+        node = self.nodes[worker_id]
+        node.worker.draining = True
+        node.worker.give_back()
+        node.node.state = "leaving"
+        node.heartbeat.beat()
+        for bus in self.buses(worker_id):
+            await bus.drain()
+        await self.remove(worker_id)
+
+    def buses(self, worker_id: str) -> list[Bus]:
+        """A worker's connections: control, and contents where they go over the hub."""
+        node = self.nodes[worker_id].node
+        link = node.link
+        return [node.postbox.bus, *([link.bus] if isinstance(link, BusLink) else [])]
 
     async def idle(self, within_s: float = WITHIN_S) -> None:
         """Wait until no worker holds an attempt or a block; then every pool's sum is right."""

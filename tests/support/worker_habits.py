@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from protocol.messages import Message, WorkerStatus
@@ -41,7 +42,7 @@ def status(role: str, **changes: object) -> WorkerStatus:
 
 @dataclass
 class Habits:
-    """What a test makes a worker do. ``token_s`` is the time of a decode step."""
+    """What a test makes a worker do. ``token_s`` is the time of a decode step, ``says`` gives its tokens."""
 
     refuse: str = ""
     stall_prefill: bool = False
@@ -53,3 +54,4 @@ class Habits:
     release: bool = True
     beats: bool = True
     max_held: int = 1 << 30
+    says: Callable[[int, int], int] = token

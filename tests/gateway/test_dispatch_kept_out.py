@@ -1,0 +1,264 @@
+"""Workers that fail are kept out for a while, and let back by one request that tries them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gateway.kept_out import FIRST_PAUSE_S, LONGEST_PAUSE_S, KeptOut, Standing
+from gateway.outcome import DispatchMetrics
+from protocol.messages import Peer, PrefillRequest, Reserve
+from tests.support.dispatch_rig import QUICK, Reader, Rig, read, rig, run, tokens
+from tests.support.scripted_worker import ScriptedWorker
+
+P = Peer("p", "1")
+
+
+def on_virtual_time(check: Callable[[KeptOut], object]) -> None:
+    async def work() -> None:
+        result = check(KeptOut(DispatchMetrics()))
+        if asyncio.iscoroutine(result):
+            await result
+
+    run(work())
+
+
+def test_one_failure_keeps_a_worker_out_for_a_second_and_a_probe_lets_it_back() -> None:
+    async def check(out: KeptOut) -> None:
+        assert out.standing(P) is Standing.IN
+        out.failed(P, "prefill", "r1", "engine_failed")
+        assert out.standing(P) is Standing.OUT
+        await asyncio.sleep(FIRST_PAUSE_S)
+        assert out.standing(P) is Standing.DUE
+        out.placed(P, "r2")
+        assert out.standing(P) is Standing.PROBED
+        assert out.num_probes == 1
+        out.worked(P, "r1")
+        assert out.standing(P) is Standing.PROBED
+        out.worked(P, "r2")
+        assert out.standing(P) is Standing.IN
+        assert not out.absences()
+
+    on_virtual_time(check)
+
+
+def test_each_failed_probe_doubles_the_pause_up_to_half_a_minute() -> None:
+    async def check(out: KeptOut) -> None:
+        out.failed(P, "prefill", "r", "engine_failed")
+        pauses = []
+        for _ in range(7):
+            (absence,) = out.absences()
+            pauses.append(absence.left_s)
+            await asyncio.sleep(absence.left_s)
+            out.placed(P, "probe")
+            out.failed(P, "prefill", "probe", "engine_failed")
+        assert pauses == [1, 2, 4, 8, 16, 30, 30]
+
+    on_virtual_time(check)
+
+
+def test_failures_of_requests_that_were_there_before_count_once() -> None:
+    async def check(out: KeptOut) -> None:
+        for number in range(16):
+            out.failed(P, "prefill", f"r{number}", "engine_failed")
+        assert out.absences()[0].left_s == FIRST_PAUSE_S
+
+    on_virtual_time(check)
+
+
+def test_who_fails_again_soon_after_it_was_let_back_goes_on_where_its_pauses_were() -> None:
+    async def check(out: KeptOut) -> None:
+        out.failed(P, "prefill", "r", "engine_failed")
+        await asyncio.sleep(1.0)
+        out.placed(P, "probe")
+        out.worked(P, "probe")
+        out.failed(P, "prefill", "r2", "engine_failed")
+        assert out.absences()[0].left_s == 2 * FIRST_PAUSE_S
+        await asyncio.sleep(2.0)
+        out.placed(P, "probe2")
+        out.worked(P, "probe2")
+        await asyncio.sleep(LONGEST_PAUSE_S)
+        out.failed(P, "prefill", "r3", "engine_failed")
+        assert out.absences()[0].left_s == FIRST_PAUSE_S
+
+    on_virtual_time(check)
+
+
+def test_a_probe_that_ends_without_a_verdict_leaves_its_place_to_another() -> None:
+    async def check(out: KeptOut) -> None:
+        out.failed(P, "prefill", "r", "engine_failed")
+        await asyncio.sleep(1.0)
+        out.placed(P, "r2")
+        out.left(P, "r2")
+        assert out.standing(P) is Standing.DUE
+        assert out.num_probes == 0
+
+    on_virtual_time(check)
+
+
+def test_a_new_life_has_a_clean_record() -> None:
+    def check(out: KeptOut) -> None:
+        out.failed(P, "prefill", "r", "engine_failed")
+        out.forget(P)
+        assert out.standing(P) is Standing.IN
+        assert out.standing(Peer("p", "2")) is Standing.IN
+
+    on_virtual_time(check)
+
+
+async def _failing_once(r: Rig) -> tuple[ScriptedWorker, ScriptedWorker]:
+    """Two decode workers, the better one of which fails a request."""
+    d1, d2 = await r.decode("d1"), await r.decode("d2", free_blocks=500)
+    d1.habits.stall_decode_at = 2
+    reader = Reader(await r.submit(max_tokens=4))
+    await reader.until(2)
+    d1.fail("engine_failed")
+    assert await reader.all() == [tokens(0, 4)]
+    d1.habits.stall_decode_at = 1 << 30
+    return d1, d2
+
+
+def test_a_worker_that_failed_gets_no_work_and_then_one_request_and_then_more() -> None:
+    async def work() -> None:
+        async with rig() as r:
+            await r.prefill()
+            d1, d2 = await _failing_once(r)
+            assert r.counts.kept_out_for == [("decode", "engine_failed")]
+            assert r.counts.num_absent == 1
+            assert [(each.code, each.worker) for each in r.dispatcher.health().reasons] == [("worker_kept_out", "d1")]
+            seen = len(d1.of(Reserve))
+            for _ in range(4):
+                await read(await r.submit())
+            assert len(d1.of(Reserve)) == seen
+            await asyncio.sleep(FIRST_PAUSE_S)
+            d1.habits.stall_decode_at = 0
+            probe = await r.submit()
+            await r.until(lambda: len(d1.of(Reserve)) == seen + 1)
+            assert r.dispatcher.counts()["probes"] == 1
+            for _ in range(3):
+                await read(await r.submit())
+            assert len(d1.of(Reserve)) == seen + 1, "one at a time"
+            d1.habits.stall_decode_at = 1 << 30
+            probe.cancel("test")
+            await read(await r.submit())
+            assert r.counts.num_absent == 0
+            assert not r.dispatcher.health().reasons
+            assert d2.of(Reserve)
+            await r.all_let_go()
+
+    run(work())
+
+
+def test_a_probe_that_fails_is_moved_like_any_other_request() -> None:
+    async def work() -> None:
+        async with rig() as r:
+            await r.prefill()
+            d1, _ = await _failing_once(r)
+            await asyncio.sleep(FIRST_PAUSE_S)
+            d1.habits.stall_decode_at = 2
+            reader = Reader(await r.submit(max_tokens=4))
+            await reader.until(2)
+            d1.fail("engine_failed")
+            (absence,) = r.dispatcher._desk.kept_out.absences()
+            assert 1.9 < absence.left_s <= 2.0
+            assert await reader.all() == [tokens(0, 4)]
+            assert r.counts.num_absent == 1
+            await r.all_let_go()
+
+    run(work())
+
+
+def test_the_last_worker_is_tried_at_once_however_often_it_failed() -> None:
+    async def work() -> None:
+        async with rig() as r:
+            await r.prefill()
+            d = await r.decode()
+            d.habits.stall_decode_at = 2
+            reader = Reader(await r.submit(max_tokens=4))
+            await reader.until(2)
+            d.habits.stall_decode_at = 1 << 30
+            d.fail("engine_failed")
+            assert await reader.all() == [tokens(0, 4)]
+            assert await read(await r.submit(max_tokens=4)) == [tokens(0, 4)]
+            assert r.counts.outcomes[0].spent_s["queue"] == 0
+
+    run(work())
+
+
+def test_of_workers_that_are_all_out_the_one_that_has_been_out_longest_is_tried() -> None:
+    async def work() -> None:
+        async with rig() as r:
+            await r.prefill()
+            first, second = [await r.decode(f"d{number}") for number in (1, 2)]
+            out = r.dispatcher._desk.kept_out
+            out.failed(second.me, "decode", "r", "engine_failed")
+            await asyncio.sleep(0.1)
+            out.failed(first.me, "decode", "r", "engine_failed")
+            assert await read(await r.submit(max_tokens=4)) == [tokens(0, 4)]
+            assert second.of(Reserve)
+            assert not first.of(Reserve)
+
+    run(work())
+
+
+def test_while_the_only_prefill_worker_is_out_short_prompts_fall_back() -> None:
+    async def work() -> None:
+        async with rig() as r:
+            p = await r.prefill()
+            await r.decode(local_prefill_tokens=64)
+            p.habits.stall_prefill = True
+            task = Reader(await r.submit(max_tokens=4, prompt=32))
+            await r.until(lambda: p.held)
+            p.fail("engine_failed", "prefill")
+            assert await task.all() == [tokens(0, 4)]
+            assert r.counts.paths == ["split", "fallback"]
+            p.habits.stall_prefill = False
+            assert await read(await r.submit(max_tokens=4, prompt=32)) == [tokens(0, 4)]
+            assert r.counts.paths[-1] == "fallback"
+            assert await read(await r.submit(max_tokens=4, prompt=400)) == [tokens(0, 4)]
+            assert r.counts.paths[-1] == "split", "over the budget the last prefill worker is tried"
+            await r.all_let_go()
+
+    run(work())
+
+
+@pytest.mark.parametrize("deaf", ["prefill", "decode"])
+def test_a_worker_that_lives_and_does_not_answer_loses_the_request_and_is_kept_out(deaf: str) -> None:
+    async def work() -> None:
+        async with rig(replace(QUICK, answer_s=3.0)) as r:
+            p1, p2 = await r.prefill("p1"), await r.prefill("p2", waiting_tokens=9)
+            d1, d2 = await r.decode("d1"), await r.decode("d2", free_blocks=900)
+            silent, other = (p1, p2) if deaf == "prefill" else (d1, d2)
+            silent.habits.deaf_to = (PrefillRequest, Reserve)
+            p1.habits.stall_handover = deaf == "decode"
+            task = await r.submit(max_tokens=4)
+            await asyncio.sleep(1.0)
+            p1.habits.stall_handover = False
+            assert await read(task) == [tokens(0, 4)]
+            assert other.heard
+            assert r.counts.kept_out_for == [(deaf, "worker_lost")]
+            await r.nothing_left()
+
+    run(work())
+
+
+def test_a_transfer_that_failed_is_held_against_the_side_that_its_reporter_names() -> None:
+    async def work() -> None:
+        async with rig() as r:
+            p = await r.prefill()
+            d1, d2 = await r.decode("d1"), await r.decode("d2", free_blocks=900)
+            p.habits.stall_handover = True
+            reader = Reader(await r.submit(max_tokens=4))
+            await reader.until(1)
+            p.habits.stall_handover = False
+            p.fail("transfer_failed", "transfer")
+            assert await reader.all() == [tokens(0, 4)]
+            assert r.counts.kept_out_for == [("decode", "transfer_failed")]
+            assert d2.of(Reserve)
+            assert d1.of(Reserve)
+            await r.all_let_go()
+
+    run(work())
