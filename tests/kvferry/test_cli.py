@@ -64,7 +64,8 @@ def test_an_unknown_command_is_refused(environ: dict[str, str]) -> None:
     done = kvferry("dekode", environ=environ)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "kvferry: unknown command 'dekode'; there are up, gateway, prefill, decode, version"
+        "kvferry: unknown command 'dekode'; there are up, gateway, prefill, decode, "
+        "ledger, cancel, scale, restart, version"
     ]
 
 

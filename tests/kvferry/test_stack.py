@@ -7,7 +7,7 @@ import pytest
 
 from kvferry import stack as stacks
 from kvferry.errors import UsageError
-from kvferry.stack import Stack, child_specs, read_stack, with_brokers
+from kvferry.stack import Stack, gateway_specs, read_stack, with_brokers, worker_spec
 
 
 @pytest.fixture(autouse=True)
@@ -16,13 +16,43 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def specs(stack: Stack, environ: dict[str, str]) -> dict[str, tuple[list[str], dict[str, str]]]:
-    found = child_specs(stack, environ)
+    found = [*(worker_spec(stack, name, environ) for name in stack.worker_names), *gateway_specs(stack, environ)]
     return {spec.name: (list(spec.command), dict(spec.environment)) for spec in found}
 
 
-def test_by_default_there_is_one_of_each_and_the_gateway_comes_last() -> None:
-    names = [spec.name for spec in child_specs(read_stack([], {}), {})]
-    assert names == ["prefill-1", "decode-1", "gateway-1"]
+def test_by_default_there_is_one_of_each() -> None:
+    assert list(specs(read_stack([], {}), {})) == ["prefill-1", "decode-1", "gateway-1"]
+
+
+def test_gateways_listen_on_ports_in_a_row() -> None:
+    started = specs(read_stack(["--gateways", "3", "--port", "9000"], {}), {})
+    ports = {name: [word for word in command if word.startswith("--port=")] for name, (command, _) in started.items()}
+    assert ports["gateway-1"] == ["--port=9000"]
+    assert ports["gateway-2"] == ["--port=9001"]
+    assert ports["gateway-3"] == ["--port=9002"]
+    assert started["gateway-3"][0][-2:] == ["--gateway-id", "gateway-3"]
+
+
+def test_gateways_that_would_need_a_port_above_the_last_are_refused() -> None:
+    with pytest.raises(UsageError, match="no port above 65535"):
+        read_stack(["--gateways", "2", "--port", "65535"], {})
+
+
+def test_memory_and_threads_are_divided_by_the_workers_that_may_come() -> None:
+    command, environment = specs(read_stack(["--max-workers", "8", "--role", "both"], {}), {})["decode-1"]
+    assert "--host-workers=8" in command
+    assert environment["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_worker_beyond_the_plan_divides_by_those_that_there_are() -> None:
+    stack = read_stack([], {})
+    assert "--host-workers=5" in worker_spec(stack, "decode-4", {}, num_workers=5).command
+    assert "--host-workers=2" in worker_spec(stack, "decode-1", {}, num_workers=1).command
+
+
+def test_fewer_workers_at_most_than_at_the_start_are_refused() -> None:
+    with pytest.raises(UsageError, match="less than the 3 workers to start"):
+        read_stack(["--decode", "2", "--max-workers", "2"], {})
 
 
 def test_as_many_workers_start_as_were_asked_for() -> None:
@@ -105,9 +135,10 @@ def test_cores_are_divided_among_the_workers(monkeypatch: pytest.MonkeyPatch) ->
     assert "--num-threads=1" in command
     assert environment["OMP_NUM_THREADS"] == "1"
     monkeypatch.setattr(stacks, "usable_cores", lambda: 16)
-    assert read_stack([], {}).worker.num_threads == 8
-    assert read_stack(["--num-threads", "3"], {}).worker.num_threads == 3
-    assert read_stack(["--role", "both"], {}).worker.num_threads == 0
+    assert "--num-threads=8" in worker_spec(read_stack([], {}), "decode-1", {}).command
+    assert "--num-threads=3" in worker_spec(read_stack(["--num-threads", "3"], {}), "decode-1", {}).command
+    alone = worker_spec(read_stack(["--role", "both"], {}), "decode-1", {}).command
+    assert not any(word.startswith("--num-threads") for word in alone)
 
 
 def test_the_gateway_keeps_its_threads() -> None:

@@ -78,6 +78,12 @@ def test_backoff_is_short_again_after_a_minute_of_health() -> None:
     assert backoff.after(59.0) == 1.0
 
 
+def test_a_worker_that_leaves_in_order_after_a_while_is_started_again_at_once() -> None:
+    backoff = Backoff()
+    assert backoff.after(Backoff.SETTLED_SECONDS, code=0) == 0.0
+    assert backoff.after(Backoff.SETTLED_SECONDS - 0.1, code=0) == 0.5
+
+
 def test_lines_of_a_child_come_with_its_name() -> None:
     async def work(watched: Watched) -> None:
         code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(2)"
@@ -124,6 +130,44 @@ def test_a_bad_configuration_is_not_tried_again() -> None:
         assert await watched.supervisor.failed() == "a can't run as configured: no such model"
 
     assert run(work).said == []
+
+
+def test_a_child_that_isnt_essential_fails_alone_and_says_why() -> None:
+    async def work(watched: Watched) -> None:
+        watched.supervisor.start(python("b", STAY))
+        keeper = watched.supervisor.start(python("a", "print('no room'); raise SystemExit(2)"), essential=False)
+        failed = asyncio.create_task(watched.supervisor.failed())
+        while not keeper.failure:
+            await asyncio.sleep(0.01)
+        assert keeper.failure == "a can't run as configured: no room"
+        assert not failed.done()
+        failed.cancel()
+
+    run(work)
+
+
+COUNTER = (
+    "import signal\n"
+    "signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True))\n"
+    "print('here', flush=True)\n"
+    "while True: signal.pause()"
+)
+
+
+def test_a_child_that_is_being_stopped_isnt_asked_twice_and_can_be_killed() -> None:
+    async def work(watched: Watched) -> None:
+        supervisor = watched.supervisor
+        supervisor.start(python("a", COUNTER))
+        await watched.until(lambda: watched.lines)
+        first, second = (asyncio.create_task(supervisor.stop("a", grace_seconds=DEADLINE_S)) for _ in range(2))
+        await watched.until(lambda: len(watched.lines) == 2)
+        supervisor.kill_all()
+        await asyncio.gather(first, second)
+        assert supervisor.names == []
+
+    watched = run(work)
+    assert watched.lines == [("a", b"here"), ("a", b"asked")]
+    assert watched.said == []
 
 
 def test_children_that_were_asked_to_end_are_not_started_again() -> None:

@@ -169,13 +169,14 @@ class World:
     async def crash(self, worker_id: str) -> None:
         """The engine ends by itself; the worker says so and ends too."""
         port = self.port(worker_id)
-        if port is not None:
+        if port is not None and not port.frozen:
             port.die(SEGFAULT)
             await self.stack.leave(worker_id)
 
     async def drain(self, worker_id: str) -> None:
-        """The worker is told to end and has no time to finish."""
-        if worker_id in self.stack.nodes:
+        """The worker is told to end and has no time to finish. One that was stopped hears nothing."""
+        port = self.port(worker_id)
+        if port is not None and not port.frozen:
             await self.stack.leave(worker_id)
 
     def freeze(self, worker_id: str) -> None:
