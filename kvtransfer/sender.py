@@ -86,14 +86,13 @@ class Sender:
         to: Peer,
         on_end: Callable[[State, str, str], None],
     ) -> None:
-        """Asks at once. ``question.transfer_ms`` bounds the time from ``finish`` until the end."""
+        """Asks at once, and goes on until ``fail`` or the other side's word: its owner keeps the deadline."""
         self.state = State.OFFERED
         self.to = to
         self.key = (question.request_id, question.attempt)
         self._parts = parts
         self._layout = parts.contents.layout
         self._on_end = on_end
-        self._within_s = question.transfer_ms / 1000
         self._grant: Grant | None = None
         self._branches: dict[int, _Branch] = {}
         self._progress = _Progress()
@@ -102,7 +101,6 @@ class Sender:
         me = parts.postbox.me
         self._bound = binding(*self.key, me.epoch, to.epoch, self._layout)
         self._pump_task: asyncio.Task[None] | None = None
-        self._deadline: asyncio.TimerHandle | None = None
         self._repeat("grant", question)
 
     @property
@@ -124,8 +122,6 @@ class Sender:
         if self._record is not None or self.state in _ENDS:
             return
         self._record = record
-        late = (State.FAILED, Code.TRANSFER, "the decode worker didn't take the blocks in time")
-        self._deadline = self._loop.call_later(self._within_s, self._end, *late)
         self._start_pump()
 
     def granted(self, grant: Grant) -> None:
@@ -244,8 +240,6 @@ class Sender:
         self.state = state
         self._parts.repeats.stop(("grant", self.key))
         self._parts.repeats.stop(("record", self.key))
-        if self._deadline is not None:
-            self._deadline.cancel()
         if self._pump_task is not None and self._pump_task is not asyncio.current_task():
             self._pump_task.cancel()
         self._on_end(state, code, message)

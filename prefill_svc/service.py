@@ -160,6 +160,7 @@ class PrefillWorker(Worker):
             return
         self.deadlines.leave(key)
         if job.live and job.sender is not None:
+            self.deadlines.enter(key, "transfer", job.request.transfer_ms / 1000)
             job.sender.finish(job.record)
         elif job.live:
             self.fail(key, Code.BAD_REQUEST, "choices go on, but no decode worker was named")

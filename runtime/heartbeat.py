@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from protocol.codec import encode
 from protocol.messages import Envelope, GatewayStatus, WorkerStatus
+from runtime.bus import CLOSE_LINGER_S
 from runtime.postbox import Postbox
 from runtime.roster import BEAT_S
 from runtime.roster_store import RosterStore
@@ -47,7 +49,9 @@ class Heartbeat:
         await asyncio.gather(self._task, return_exceptions=True)
         self._task = None
         self.beat()
-        await self._postbox.bus.drain()
+        with contextlib.suppress(TimeoutError):  # while the bus is away nobody hears last words
+            async with asyncio.timeout(CLOSE_LINGER_S):
+                await self._postbox.bus.drain()
         if self._store is not None:
             await self._store.remove(self._postbox.me.id)
 

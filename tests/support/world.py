@@ -15,7 +15,7 @@ from gateway.errors import GatewayError
 from gateway.generation import Generation, Stream
 from gateway.outcome import DispatchMetrics, Outcome
 from protocol.messages import GatewayStatus
-from protocol.sampling import Sampling
+from protocol.sampling import Sampling, TokenLogprob
 from runtime.heartbeat import Heartbeat
 from runtime.identity import new_peer
 from runtime.memory_bus import MemoryBus
@@ -51,6 +51,7 @@ class Asked:
     sampling: Sampling
     gateway: str
     tokens: list[list[int]]
+    logprobs: list[list[TokenLogprob]]
     stream: Stream | None = None
     cancelled: bool = False
     error: GatewayError | None = None
@@ -125,7 +126,9 @@ class World:
         there = self.gateways.get(gateway)
         if there is None:
             return None
-        asked = Asked(prompt, num_choices, sampling, gateway, [[] for _ in range(num_choices)])
+        tokens: list[list[int]] = [[] for _ in range(num_choices)]
+        logprobs: list[list[TokenLogprob]] = [[] for _ in range(num_choices)]
+        asked = Asked(prompt, num_choices, sampling, gateway, tokens, logprobs)
         self.asked.append(asked)
         there.tasks.append(asyncio.ensure_future(self._follow(there, asked)))
         return asked
@@ -139,6 +142,7 @@ class World:
             async for update in asked.stream.updates():
                 assert update.first_index == len(asked.tokens[update.choice])
                 asked.tokens[update.choice] += update.token_ids
+                asked.logprobs[update.choice] += update.logprobs
         except GatewayError as error:
             asked.error = error
         asked.done = True

@@ -1,0 +1,105 @@
+"""The decode worker dies after token k: the stream goes on, and its tokens are those of the unbroken run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from engine.core import Model
+from engine.llama import LlamaModel
+from protocol.sampling import Sampling
+from tests.support.prompts import prompt_ids
+from tests.support.world import Asked, World, run_virtually
+
+pytestmark = pytest.mark.model
+
+FEW = (0, 1, 2, 15, 16, 17, 40)
+NUM_TOKENS = 46
+GREEDY = Sampling(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
+SEEDED = Sampling(
+    temperature=1.0,
+    seed=2**63 + 11,
+    top_p=0.97,
+    max_tokens=NUM_TOKENS,
+    min_tokens=5,
+    ignore_eos=True,
+    repetition_penalty=1.1,
+    presence_penalty=0.2,
+    logprobs=2,
+)
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def model(request: pytest.FixtureRequest, model_dir: Path) -> Model:
+    return cast("Model", LlamaModel(model_dir, request.param, max_model_len=2048))
+
+
+@pytest.fixture(scope="module")
+def prompt(model_dir: Path) -> tuple[int, ...]:
+    """A short real text whose length is no whole number of blocks."""
+    return tuple(list(prompt_ids(model_dir).values())[8][:37])
+
+
+async def broken_run(
+    model: Model, prompt: tuple[int, ...], sampling: Sampling, num_choices: int, kills: Sequence[int]
+) -> Asked:
+    """One request whose decode worker is killed once after each number of tokens in ``kills``."""
+    world = World(model=model, num_blocks=128, max_num_batched_tokens=512, local_prefill_tokens=-1)
+    await world.start()
+    asked = world.ask(prompt, num_choices, sampling)
+    assert asked is not None
+    for k in kills:
+        while min(map(len, asked.tokens)) < k and not asked.done:
+            await asyncio.sleep(0.01)
+        if k == 0:
+            while not any(world.stack.nodes[d].worker.held for d in ("decode-1", "decode-2")):
+                await asyncio.sleep(0.001)
+        victim = next(d for d in ("decode-1", "decode-2") if world.stack.nodes[d].worker.held)
+        await world.kill(victim)
+        await world.kill(victim)
+    await world.settle()
+    await world.close()
+    assert asked.error is None
+    assert world.outcomes.all[0].num_attempts == 1 + len(kills)
+    return asked
+
+
+def check_kills(model: Model, prompt: tuple[int, ...], sampling: Sampling, n: int, kills: Iterable[int]) -> None:
+    async def check() -> None:
+        unbroken = await broken_run(model, prompt, sampling, n, ())
+        assert [len(output) for output in unbroken.tokens] == [NUM_TOKENS] * n
+        for k in kills:
+            broken = await broken_run(model, prompt, sampling, n, (k,))
+            assert (broken.tokens, broken.logprobs) == (unbroken.tokens, unbroken.logprobs), k
+
+    run_virtually(check())
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_the_output_is_that_of_the_unbroken_run(
+    model: Model, prompt: tuple[int, ...], sampling: Sampling, n: int
+) -> None:
+    check_kills(model, prompt, sampling, n, FEW)
+
+
+def test_it_is_even_when_it_happens_three_times(model: Model, prompt: tuple[int, ...]) -> None:
+    async def check() -> None:
+        short = replace(SEEDED, max_tokens=30)
+        unbroken = await broken_run(model, prompt, short, 1, ())
+        broken = await broken_run(model, prompt, short, 1, (3, 9, 21))
+        assert (broken.tokens, broken.logprobs) == (unbroken.tokens, unbroken.logprobs)
+
+    run_virtually(check())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_it_is_after_every_token(model: Model, prompt: tuple[int, ...], sampling: Sampling, n: int) -> None:
+    check_kills(model, prompt, sampling, n, range(41))
