@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from starlette.types import Scope
 
+from gateway.generation import Journey
 from runtime.logs import get_logger
 
 log = get_logger("gateway.access")
@@ -14,6 +15,9 @@ KEY = "kvferry.record"
 
 MAX_LABEL_CHARS = 128
 """Of a client's x-request-id; the rest is cut off."""
+
+MAX_JOURNEYS = 4
+"""Prompts whose tries are told in a line."""
 
 QUIET_ROUTES = frozenset({"/health", "/live", "/ready", "/metrics"})
 """Asked every few seconds by machines: logged for developers only."""
@@ -31,6 +35,7 @@ class RequestRecord:
     request_id: str = ""
     path: str = ""
     num_attempts: int = 0
+    journeys: list[Journey] = field(default_factory=list)
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_tokens: int = 0
@@ -47,8 +52,10 @@ class RequestRecord:
             "attempts": self.num_attempts, "prompt_tokens": self.num_prompt_tokens,
             "cached_tokens": self.num_cached_tokens, "tokens": self.num_tokens,
             "finish": ",".join(self.finish_reasons), "error": self.error_code,
-            "reason": self.reason,
+            "reason": self.reason, "tries": " | ".join(each.told() for each in self.journeys[:MAX_JOURNEYS]),
         }  # fmt: skip
+        if self.journeys:
+            fields.update({f"{phase}_ms": spent for phase, spent in self.journeys[0].phases_ms.items()})
         if self.first_token is not None:
             fields["first_token_ms"] = round((self.first_token - self.started) * 1000, 1)
         fields["total_ms"] = round(seconds * 1000, 1)

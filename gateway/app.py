@@ -83,24 +83,37 @@ def _add_models(app: FastAPI, services: Services) -> None:
 
 
 def _add_probes(app: FastAPI, services: Services) -> None:
-    @app.get("/health")
-    @app.get("/ready")
-    async def health() -> Response:
-        """Say which paths can generate: 200 if any can."""
-        status, paths, num_prefill, num_decode = services.dispatcher.ready()
-        body = {
-            "status": status,
-            "paths": paths,
-            "prefill_workers": num_prefill,
-            "decode_workers": num_decode,
-            "model": services.model.name,
-        }
-        return JSONResponse(body, 200) if paths else JSONResponse(body, 503, {"retry-after": "1"})
-
     @app.get("/live")
     async def live() -> Response:
-        """Say that the process answers."""
+        """Say that the process answers: no reason to restart it, whatever is amiss elsewhere."""
         return JSONResponse({"status": "live"})
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        """Say whether a new request can be taken here: the bus is there, some path is, and this gateway stays."""
+        health = services.dispatcher.health()
+        body = {
+            "status": "ready" if health.ready else "draining" if health.draining else "not_ready",
+            "bus": "connected" if health.connected else "away",
+            "paths": health.paths,
+            "reasons": health.reasons_json(),
+        }
+        return _probe(body, ok=health.ready)
+
+    @app.get("/health")
+    async def health_page() -> Response:
+        """Say which paths can generate: 200 if any can. A gateway that drains can still."""
+        health = services.dispatcher.health()
+        body = {
+            "status": health.status,
+            "paths": health.paths,
+            "prefill_workers": health.num_prefill,
+            "decode_workers": health.num_decode,
+            "model": services.model.name,
+            "draining": health.draining,
+            "reasons": health.reasons_json(),
+        }
+        return _probe(body, ok=bool(health.paths))
 
     @app.get("/metrics")
     async def metrics_page() -> Response:
@@ -111,6 +124,10 @@ def _add_probes(app: FastAPI, services: Services) -> None:
     async def version_page() -> Response:
         """Name the version."""
         return JSONResponse({"version": _version()})
+
+
+def _probe(body: dict[str, Any], *, ok: bool) -> Response:
+    return JSONResponse(body) if ok else JSONResponse(body, 503, {"retry-after": "1"})
 
 
 async def _gateway_error(request: Request, error: Exception) -> Response:

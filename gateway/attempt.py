@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.phase_clock import DECODE, PREFILL, QUEUE, TRANSFER, PhaseClock
@@ -18,8 +18,9 @@ class Attempt:
     """Its number, its workers, and what they have said so far.
 
     ``prefill_heard``: the prefill worker's first token came, so it may have handed over.
-    ``adopted``: the decode worker has the request. ``doubted``: the attempt is over at this worker,
-    and whoever must know is asked whether it goes on.
+    ``adopted``: the decode worker has the request. ``answered``: who has said anything. ``doubted``: the
+    attempt is over at this worker, and whoever must know is asked whether it goes on. ``reason``: the code
+    of what ended it before its time.
     """
 
     request_id: str
@@ -28,7 +29,9 @@ class Attempt:
     tails: tuple[Tail, ...]
     prefill_heard: bool = False
     adopted: bool = False
+    answered: set[Peer] = field(default_factory=set)
     doubted: Peer | None = None
+    reason: str = ""
 
     @property
     def reserves(self) -> bool:

@@ -22,6 +22,8 @@ class Bar(Enum):
     NONE = auto()
     NOW = auto()
     """It refused and no heartbeat has shown room since, or it missed beats."""
+    OUT = auto()
+    """It is kept out since it failed."""
     NEVER = auto()
     """It said that this request can't be served there at all."""
 
@@ -63,7 +65,9 @@ class Candidate:
 
     ``extra_*`` is what this gateway sent since, less what ended. ``cached_tokens`` is this request's prefix that was
     sent there before. ``turn`` rises with each request sent there, so that ties go round. ``avoid``:
-    it failed this request. ``prefer``: it worked on this request and can use what it has.
+    it failed this request. ``alike``: its numerics are those of the request's tokens so far. ``prefer``:
+    it worked on this request and can use what it has. ``out_since`` is set if it's kept out and may be tried
+    when nobody else is left.
     """
 
     peer: Peer
@@ -74,7 +78,9 @@ class Candidate:
     extra_seqs: int = 0
     turn: int = 0
     avoid: bool = False
+    alike: bool = True
     prefer: bool = False
+    out_since: float | None = None
     bar: Bar = Bar.NONE
 
     @property

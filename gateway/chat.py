@@ -41,6 +41,7 @@ async def prepare_chat(fields: Mapping[str, object], services: Services, label: 
         label=label,
         include_usage=body.include_usage,
         continuous_usage=body.continuous_usage,
+        include_kvferry=body.include_kvferry,
     )
     return job, ChatShape(model.tokenizer, body.logprobs), body.stream
 

@@ -43,6 +43,7 @@ async def prepare_completion(
         label=label,
         include_usage=body.include_usage,
         continuous_usage=body.continuous_usage,
+        include_kvferry=body.include_kvferry,
     )
     return job, CompletionShape(model.tokenizer, body.logprobs is not None), body.stream
 

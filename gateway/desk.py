@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from gateway.cancels import Cancels
     from gateway.dispatch_settings import DispatchSettings
     from gateway.gaps import Gaps
+    from gateway.hearing import Hearing
     from gateway.in_flight import InFlight
+    from gateway.kept_out import KeptOut
     from gateway.outcome import DispatchMetrics
     from gateway.planner import Planner
     from gateway.waiting import Waiting
@@ -28,6 +30,8 @@ class Desk:
     repeats: Repeats
     planner: Planner
     in_flight: InFlight
+    hearing: Hearing
+    kept_out: KeptOut
     waiting: Waiting
     acks: Acks
     wants: Wants

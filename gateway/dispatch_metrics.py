@@ -14,6 +14,10 @@ class DispatchCounters(DispatchMetrics):
         self._routed = metrics.counter("requests_routed", "attempts sent out, by path to the first token", ["path"])
         self._refused = metrics.counter("refusals", "refusals by workers", ["role", "code"])
         self._moved = metrics.counter("requests_moved", "attempts given up for another", ["phase", "code"])
+        self._kept_out = metrics.counter(
+            "workers_kept_out", "times that a worker got no work since it failed", ["role", "code"]
+        )
+        self._absent = metrics.gauge("workers_absent", "workers that are kept out now", ["role"])
         self._resent = metrics.counter("resends_asked", "gaps in a stream that were asked for again")
         self._ended = metrics.counter("requests_ended", "requests by their one outcome", ["outcome", "phase", "code"])
         self._wasted = metrics.counter("wasted_tokens", "tokens made after a choice's end")
@@ -34,6 +38,16 @@ class DispatchCounters(DispatchMetrics):
     def resent(self) -> None:
         """A gap was asked for."""
         self._resent.inc()
+
+    def kept_out(self, role: str, code: str, *, first: bool) -> None:
+        """A worker failed."""
+        self._kept_out.labels(role, code).inc()
+        if first:
+            self._absent.labels(role).inc()
+
+    def let_back(self, role: str) -> None:
+        """A worker is in again, or gone."""
+        self._absent.labels(role).dec()
 
     def ended(self, outcome: Outcome) -> None:
         """A request has its outcome."""

@@ -15,6 +15,12 @@ class DispatchSettings:
     """Requests waiting for room. More would outlast ``queue_s`` anyway; at 8 KB each it's 8 MB."""
     max_attempts: int = 4
     """Tries that may fail before the request does. A request that breaks workers must not break all."""
+    max_given_back: int = 64
+    """Times that workers may give a request back, drained or preempted. Nothing has failed then, so it's more:
+    this only ends one that is sent round for ever."""
+    queue_age_share: float = 0.5
+    """No newcomers behind one that has waited this share of ``queue_s``: it isn't nearly started and they are
+    behind it, so they would wait in vain."""
     queue_s: float = 60.0
     """All waiting for room of one request together: longer than most clients' patience helps nobody."""
     prefill_s: float = 120.0
@@ -29,6 +35,9 @@ class DispatchSettings:
     """A missing token is asked for after this long: overtaken messages arrive by themselves sooner."""
     wanted_s: float = 1.0
     """Holds last 5 s, so four of these messages may be lost."""
+    answer_s: float = 10.0
+    """How long a worker that is heard may leave a request unanswered; it was repeated a dozen times by then.
+    Twice as long as silence takes to be death."""
     ask_s: float = 1.0
     """How long a decode worker may take to say that it adopted, when the prefill worker is gone."""
     cancel_s: float = 60.0

@@ -17,7 +17,7 @@ class GatewayError(Exception):
         status: int,
         message: str,
         *,
-        type: str = "invalid_request_error",  # noqa: A002 - OpenAI's name
+        type: str = "invalid_request_error",
         code: str | None = None,
         param: str | None = None,
         retry_after_s: int | None = None,

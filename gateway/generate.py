@@ -7,6 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from gateway.access_log import record_of
 from gateway.body import read_fields
+from gateway.deadline import deadline_ms
 from gateway.disconnect import until_gone
 from gateway.requests import Job
 from gateway.responses import Answer, Json, Shape, joined
@@ -25,11 +26,12 @@ async def generate(request: Request, services: Services, prepare: Prepare) -> Re
     Raises ``GatewayError`` for whatever goes wrong before the first token, and ``ClientGone``.
     """
     record = record_of(request.scope)
+    within_ms = deadline_ms(request.scope["headers"], services.settings.request_timeout_s)
     fields = await read_fields(request, services.settings)
     refuse_unsupported(fields)
     job, shape, stream = await prepare(fields, services, record.label)
     record.num_prompt_tokens = job.num_prompt_tokens
-    run = Run(job, services.model.tokenizer, record, services.metrics)
+    run = Run(job, services.model.tokenizer, record, services.metrics, within_ms)
     await until_gone(request.receive, run.start(services.dispatcher))
     answer = Answer(run, shape, services.model.name)
     if stream:

@@ -3,21 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from gateway.health import Health
 from protocol.sampling import Sampling, TokenLogprob
+
+MAX_TOLD = 16
+"""Tries in a log line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One prompt and how many choices to make of it. ``label`` is the client's ``x-request-id``, for logs only."""
+    """One prompt and how many choices to make of it. ``label`` is the client's ``x-request-id``, for logs only.
+
+    ``deadline_ms`` counts from now over everything; 0 is no deadline.
+    """
 
     prompt_ids: tuple[int, ...]
     num_choices: int
     sampling: Sampling
     cache_salt: str = ""
     label: str = ""
+    deadline_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One attempt: its path and workers, and the code of what ended it before its time ("" if nothing did)."""
+
+    path: str
+    prefill: str
+    decode: str
+    reason: str
+
+    def told(self) -> str:
+        """Some words for logs."""
+        workers = dict.fromkeys(worker for worker in (self.prefill, self.decode) if worker)
+        return f"{self.path} {'>'.join(workers)} {self.reason}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """A request's way so far; ``phases_ms`` adds up its attempts."""
+
+    request_id: str
+    tries: tuple[Try, ...] = ()
+    phases_ms: dict[str, float] = field(default_factory=dict)
+
+    def told(self) -> str:
+        """One line for logs: the last tries, the oldest of them first."""
+        return "; ".join(each.told() for each in self.tries[-MAX_TOLD:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +75,7 @@ class Stream(Protocol):
 
     @property
     def path(self) -> str:
-        """ "split", "fallback", "both" or "local": how the first token was made; "" before that is decided."""
+        """How the first token was made: "split", "fallback", "both" or "local"; "" before that is decided."""
 
     @property
     def num_cached_tokens(self) -> int:
@@ -49,8 +85,11 @@ class Stream(Protocol):
     def num_attempts(self) -> int:
         """Tries so far; 1 for an undisturbed request."""
 
+    def journey(self) -> Journey:
+        """Where it has been, for those who ask; complete once it has ended."""
+
     def updates(self) -> AsyncIterator[Update]:
-        """Accepted tokens as they come. Raises ``GatewayError`` when the request failed; stops after the last choice."""
+        """Accepted tokens as they come, until the last choice ends. Raises ``GatewayError`` if the request failed."""
 
     def stop(self, choice: int, num_tokens: int) -> None:
         """The text side found a stop string: this choice ends after ``num_tokens`` tokens; no more updates for it."""
@@ -65,5 +104,5 @@ class Dispatcher(Protocol):
     async def submit(self, generation: Generation) -> Stream:
         """Queue, choose workers and send. Raises ``GatewayError`` when nothing can take it."""
 
-    def ready(self) -> tuple[str, list[str], int, int]:
-        """(status, paths, prefill workers, decode workers); status is "ok", "degraded" or "unavailable"."""
+    def health(self) -> Health:
+        """What can be generated now, and what stands in the way."""

@@ -9,7 +9,8 @@ class HttpSettings:
 
     ``api_keys``: any of them opens every route that isn't open to all; none: no key is asked for.
     ``max_choices`` bounds prompts times ``n`` of one request. A client that takes nothing of its
-    answer for ``write_timeout_s`` is dropped and its request cancelled.
+    answer for ``write_timeout_s`` is dropped and its request cancelled. A request may take
+    ``request_timeout_s`` in all (0: no limit), or less if its client says so.
     """
 
     api_keys: tuple[str, ...] = ()
@@ -20,3 +21,4 @@ class HttpSettings:
     body_timeout_s: float = 60.0
     keepalive_s: float = 15.0
     write_timeout_s: float = 60.0
+    request_timeout_s: float = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.accepted import MalformedEventError
+from gateway.candidate import Need
 from gateway.choices import Choices
 from gateway.mailbox import Mailbox
 from protocol.messages import Resend, Stop
@@ -27,10 +28,22 @@ class Intake:
         """``num_cached_tokens`` is -1 and ``first_path`` "" until a token was accepted."""
         self._desk = desk
         self._request_id = request_id
+        self._num_prompt = len(generation.prompt_ids)
+        self._max_tokens = generation.sampling.max_tokens
         self.choices = Choices(generation.num_choices, generation.sampling.max_tokens)
         self.mailbox = Mailbox()
         self.first_path = ""
         self.num_cached_tokens = -1
+
+    def need(self) -> Need:
+        """What the next attempt will need; some choice must be live."""
+        lens = [each.next_index for each in self.choices.live]
+        return Need(
+            num_tokens=self._num_prompt + max(lens),
+            num_choices=len(lens),
+            context_len=self._num_prompt + self._max_tokens,
+            one_token=self._max_tokens - min(lens) <= 1,
+        )
 
     def take(self, attempt: Attempt, sender: Peer, event: TokenEvent) -> bool:
         """An event of the current attempt, from one of its workers. False if no correct worker sends it."""

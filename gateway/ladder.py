@@ -6,38 +6,48 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from gateway.attempt import Attempt
-from gateway.candidate import Need, Shortage
-from gateway.errors import GatewayError, from_code
+from gateway.candidate import Route
+from gateway.phase_clock import DECODE, PREFILL, TRANSFER
 from protocol.errors import MEANINGS, Code
 from protocol.messages import Peer
 
-NO_ROOM = frozenset(
-    {
-        Code.NO_SPACE.value,
-        Code.QUEUE_FULL.value,
-        Code.DRAINING.value,
-        Code.MISMATCH.value,
-        Code.NEVER_FITS.value,
-        Code.TOO_LONG.value,
-    }
-)
+NO_ROOM = frozenset({Code.NO_SPACE, Code.QUEUE_FULL, Code.DRAINING, Code.MISMATCH, Code.NEVER_FITS, Code.TOO_LONG})
 """Another worker may take the request. Never fitting ends it only once every worker has said so:
 workers differ in size."""
 
-MAX_CODE_LEN = 64
-MAX_TEXT_LEN = 500
-"""Of what a worker says; it comes from outside."""
+GIVEN_BACK = frozenset({Code.DRAINED, Code.PREEMPTED})
+"""The request is whole, and nothing has failed."""
+
+OWN_FAULT = frozenset({Code.ENGINE, Code.CRASHED, Code.TRANSFER})
+"""Something is wrong with the worker, not with the request."""
+
+
+class Source(Enum):
+    """How a word came about."""
+
+    FAILED = auto()
+    REFUSED = auto()
+    """The attempt never began there."""
+    LOST = auto()
+    """Nobody spoke: the worker's life is over."""
+    SILENT = auto()
+    """Nobody spoke: the worker lives and doesn't answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a worker said (or its death says) against an attempt. ``refused``: it never began there."""
+    """What a worker said, or its death or silence says, against an attempt."""
 
     worker: Peer
     phase: str
-    code: str
+    code: Code
     text: str
-    refused: bool = False
+    source: Source = Source.FAILED
+
+    @property
+    def refused(self) -> bool:
+        """Whether the attempt never began there."""
+        return self.source is Source.REFUSED
 
 
 class Step(Enum):
@@ -49,6 +59,8 @@ class Step(Enum):
     """The attempt is over there, perhaps because it's done: ask before giving up."""
     ELSEWHERE = auto()
     """Another worker, or the queue; nothing has failed."""
+    GIVEN_BACK = auto()
+    """Another attempt at once; nothing has failed."""
     AGAIN = auto()
     """A failure: another attempt."""
     LATE = auto()
@@ -57,60 +69,50 @@ class Step(Enum):
     """Another try would end alike."""
 
 
+def code_of(text: str) -> Code:
+    """The code of this name; one that nobody knows is a broken worker's."""
+    return Code(text) if text in set(Code) else Code.ENGINE
+
+
 def judge(attempt: Attempt, word: Word) -> Step:
-    """The rule for each code. An unknown code is a broken worker's."""
+    """The rule for each code."""
     if attempt.is_done_at(word.worker) or (word.refused and attempt.adopted):
         return Step.IGNORE
-    if word.code == Code.UNKNOWN or (word.refused and word.code == Code.CANCELLED):
+    if word.code is Code.UNKNOWN or (word.refused and word.code is Code.CANCELLED):
         return Step.DOUBT
     if word.code in NO_ROOM:
         return Step.ELSEWHERE
-    if word.code == Code.DEADLINE:
+    if word.code is Code.DEADLINE:
         return Step.LATE
-    if word.code != Code.CANCELLED and _is_final(word.code):
+    if not MEANINGS[word.code].again and word.code is not Code.CANCELLED and word.code not in OWN_FAULT:
         return Step.END
-    if word.refused:
+    if word.refused and word.code not in OWN_FAULT:
         return Step.ELSEWHERE
-    may_have_handed_over = attempt.reserves and attempt.is_prefill_only(word.worker)
-    return Step.DOUBT if may_have_handed_over and attempt.prefill_heard else Step.AGAIN
+    if attempt.reserves and attempt.is_prefill_only(word.worker) and attempt.prefill_heard:
+        return Step.DOUBT  # it may have handed over before
+    return Step.GIVEN_BACK if word.code in GIVEN_BACK else Step.AGAIN
 
 
-def culprit(attempt: Attempt, word: Word) -> Peer:
+def culprit(route: Route, word: Word, *, adopted: bool = False) -> Peer:
     """The worker to do without: not always the one that spoke.
 
-    A prefill worker passes on that the decode worker refused its grant; and a transfer that failed
-    is, as far as its reporter can tell, the other side's fault.
+    Each of a pair passes on what the other one said; its phase tells whose word it was. And a
+    transfer that failed is, as far as its reporter can tell, the other side's fault.
     """
-    if not attempt.reserves:
+    if route.local or not route.decode.id or word.source in (Source.LOST, Source.SILENT):
         return word.worker
-    relayed = word.phase == "transfer" and word.code in NO_ROOM
-    if attempt.is_prefill_only(word.worker) and (relayed or word.code == Code.TRANSFER):
-        return attempt.route.decode
-    if word.worker == attempt.route.decode and word.code == Code.TRANSFER and not attempt.adopted:
-        return attempt.route.prefill
-    return word.worker
+    if word.phase == PREFILL:
+        return route.prefill
+    if word.phase == DECODE:
+        return route.decode
+    other = route.decode if word.worker == route.prefill else route.prefill
+    if word.code is Code.TRANSFER:
+        return word.worker if adopted and word.worker == route.decode else other
+    refused_grant = word.code in NO_ROOM and word.worker == route.prefill
+    of_the_other = word.code is Code.WORKER_LOST or refused_grant
+    return other if word.phase == TRANSFER and of_the_other else word.worker
 
 
-def worker_error(word: Word) -> GatewayError:
-    """What a client hears of it. What went wrong inside a worker stays in the log."""
-    error = from_code(word.code[:MAX_CODE_LEN], word.text[:MAX_TEXT_LEN])
-    if error.status == 500:
-        return from_code(Code.ENGINE, "the request failed inside a worker")
-    return error
-
-
-def shortage_error(shortage: Shortage, need: Need) -> GatewayError:
-    """What a client hears when there is no route, and no worker has given a better reason."""
-    if shortage is Shortage.TOO_LONG:
-        text = f"{need.context_len} tokens of prompt and output are more than any worker's context holds"
-        return from_code(Code.TOO_LONG, text)
-    if shortage is Shortage.NEVER_FITS:
-        return from_code(Code.NEVER_FITS, "the request is larger than any worker's memory for it")
-    if shortage is Shortage.FULL:
-        return from_code(Code.NO_SPACE, "all workers are full; try again later")
-    return from_code(Code.NO_WORKER, "no worker can take this request now; try again later")
-
-
-def _is_final(code: str) -> bool:
-    known = code in set(Code)
-    return not (known and MEANINGS[Code(code)].again)
+def is_own_fault(word: Word) -> bool:
+    """Whether its culprit is kept out for a while."""
+    return word.source is Source.SILENT or word.code in OWN_FAULT

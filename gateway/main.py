@@ -6,17 +6,17 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
-
-import uvicorn
 
 from gateway.app import create_app
 from gateway.dispatch_metrics import DispatchCounters
 from gateway.dispatch_settings import DispatchSettings
 from gateway.dispatcher import GatewayDispatcher
 from gateway.errors import ModelFolderError
+from gateway.http_server import serve_http
 from gateway.http_settings import HttpSettings
+from gateway.lobby import Lobby
 from gateway.served_model import ServedModel, load_served_model
 from gateway.settings import GatewaySettings
 from protocol.codec import decode
@@ -35,8 +35,6 @@ from runtime.tasks import run_service
 BAD_SETTINGS = 2
 """Exit code when starting again wouldn't help."""
 BACKLOG = 2048
-GRACE_S = 30
-"""How long open requests may go on after the gateway was told to end."""
 
 log = get_logger("gateway")
 
@@ -71,49 +69,59 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals to ``run_service``."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
-        yield
-
-
 async def _serve(
     settings: GatewaySettings, model: ServedModel, me: Peer, listener: socket.socket, stop: asyncio.Event
 ) -> int:
+    """Answer HTTP from the start; requests get through once the bus is there."""
+    lobby, metrics, done = Lobby(), Metrics(), asyncio.Event()
+    url = "http://{}:{}".format(*listener.getsockname()[:2])
+
+    async def work() -> None:
+        async with _dispatcher(settings, me, url, metrics) as dispatcher:
+            lobby.open(dispatcher)
+            log.info("listening", url=url)
+            await done.wait()
+
+    app = create_app(lobby, model, http_settings(settings), metrics)
+    working = asyncio.ensure_future(work())
+    working.add_done_callback(lambda _: stop.set())
+    await serve_http(app, listener, stop, lambda: lobby.drain(settings.shutdown_timeout))
+    done.set()
+    if not lobby.is_open:
+        working.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await working
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def _dispatcher(
+    settings: GatewaySettings, me: Peer, url: str, metrics: Metrics
+) -> AsyncIterator[GatewayDispatcher]:
+    """A dispatcher on the bus, for as long as it takes; waits for the bus, and tells the workers at its end."""
+
     def waiting(line: str) -> None:
         log.warning("bus_awaited", reason=line)
 
     bus = await connect_bus(settings.nats_url, name=me.id, on_wait=waiting)
     postbox = Postbox(bus, me)
     roster = Roster(postbox)
-    metrics = Metrics()
     metrics.watch_bus("control", bus)
     dispatcher = GatewayDispatcher(postbox, roster, dispatch_settings(settings), DispatchCounters(metrics))
     store = RosterStore(settings.redis_url or None)
-    await postbox.open()
-    await _read_store(store, roster)
-    url = "http://{}:{}".format(*listener.getsockname()[:2])
     heartbeat = Heartbeat(postbox, lambda: GatewayStatus(url, dispatcher.num_requests))
-    heartbeat.start()
-    log.info("listening", url=url)
-    app = create_app(dispatcher, model, http_settings(settings), metrics)
-    server = _Server(
-        uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE_S)
-    )
-    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-    await asyncio.wait({serving, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
-    server.should_exit = True
-    await serving
-    await heartbeat.stop()
-    dispatcher.close()
-    roster.close()
-    postbox.close()
-    await store.close()
-    await bus.close()
-    return 0
+    try:
+        await postbox.open()
+        await _read_store(store, roster)
+        heartbeat.start()
+        yield dispatcher
+    finally:
+        dispatcher.close()
+        await heartbeat.stop()
+        roster.close()
+        postbox.close()
+        await store.close()
+        await bus.close()
 
 
 async def _read_store(store: RosterStore, roster: Roster) -> None:
@@ -141,4 +149,8 @@ def dispatch_settings(settings: GatewaySettings) -> DispatchSettings:
 
 def http_settings(settings: GatewaySettings) -> HttpSettings:
     """What the HTTP side takes of the gateway's settings."""
-    return HttpSettings(api_keys=settings.api_key, max_body_bytes=settings.max_body_bytes)
+    return HttpSettings(
+        api_keys=settings.api_key,
+        max_body_bytes=settings.max_body_bytes,
+        request_timeout_s=settings.request_timeout,
+    )

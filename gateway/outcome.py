@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.candidate import Route
+from gateway.generation import Journey
 from runtime.logs import get_logger
 
 FINISHED = "finished"
@@ -24,29 +24,35 @@ OUTCOMES = (FINISHED, REFUSED, CANCELLED, DEADLINE, FAILED)
 class Outcome:
     """The one outcome of a request. ``phase`` is where it ended, ``code`` "" unless something went wrong.
 
-    ``path`` is that of the first token, ``last_route`` that of the last attempt. ``spent_s`` has the
-    seconds of each phase that was entered, attempts added up. Wasted tokens were made after a choice's
-    end.
+    ``path`` is that of the first token. ``spent_s`` has the seconds of each phase that was entered,
+    attempts added up. Wasted tokens were made after a choice's end.
     """
 
-    request_id: str
+    journey: Journey
     label: str
     kind: str
     phase: str
     code: str
     message: str
     path: str
-    last_route: Route | None
-    num_attempts: int
     num_prompt_tokens: int
     num_cached_tokens: int
     num_output_tokens: int
     num_wasted_tokens: int
     spent_s: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def request_id(self) -> str:
+        """The dispatcher's name of it."""
+        return self.journey.request_id
+
+    @property
+    def num_attempts(self) -> int:
+        """Tries; none if it was never sent."""
+        return len(self.journey.tries)
+
     def log(self) -> None:
         """One line, with the workers and the phases' times; the access log has the HTTP side of it."""
-        route = self.last_route
         log.info(
             "request_ended",
             request_id=self.request_id,
@@ -56,10 +62,8 @@ class Outcome:
             code=self.code,
             message=self.message,
             path=self.path,
-            last_path=route.path if route is not None else "",
-            prefill=route.prefill.id if route is not None else "",
-            decode=route.decode.id if route is not None else "",
             num_attempts=self.num_attempts,
+            attempts=self.journey.told(),
             num_prompt_tokens=self.num_prompt_tokens,
             num_cached_tokens=self.num_cached_tokens,
             num_output_tokens=self.num_output_tokens,
@@ -82,6 +86,12 @@ class DispatchMetrics:
 
     def resent(self) -> None:
         """Tokens were missing and are asked for again."""
+
+    def kept_out(self, role: str, code: str, *, first: bool) -> None:
+        """A worker that failed gets no work for a while; not ``first`` when its probe failed."""
+
+    def let_back(self, role: str) -> None:
+        """A worker that was kept out is back, or gone."""
 
     def ended(self, outcome: Outcome) -> None:
         """A request has its outcome. Once per request."""

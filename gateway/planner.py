@@ -4,74 +4,44 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gateway.candidate import Bar, Candidate, Need, Route, Shortage
 from gateway.in_flight import InFlight, Share
-from gateway.router import NO_LIMIT, choose
-from protocol.block_hash import HASH_UNIT, chain_hashes, root_hash
+from gateway.kept_out import KeptOut, Standing
+from gateway.router import choose, last_resort
 from protocol.errors import Code
 from protocol.messages import Peer, WorkerStatus
 
 if TYPE_CHECKING:
     from gateway.affinity import Affinity
+    from gateway.history import History
+    from gateway.prefix import Prefix
     from runtime.roster import Member, Roster
 
-MAX_HASHED_TOKENS = 65_536
-"""Hashing is this process's time: 65,536 tokens take 6 ms; a longer prompt is matched by its start."""
-
+ROLES = ("prefill", "decode")
 FOREVER = frozenset({Code.NEVER_FITS.value, Code.TOO_LONG.value, Code.MISMATCH.value, Code.BAD_REQUEST.value})
 """Refusals that no heartbeat changes."""
-
-
-@dataclass(slots=True)
-class History:
-    """What a request has met so far, as far as routing cares.
-
-    ``refusals``: when and why a worker refused. ``failed``: workers to avoid while others exist.
-    ``prefer``: workers that can go on with what they have.
-    """
-
-    refusals: dict[Peer, tuple[float, str]] = field(default_factory=dict)
-    failed: set[Peer] = field(default_factory=set)
-    prefer: set[Peer] = field(default_factory=set)
-
-
-class Prefix:
-    """A prompt's block hashes, computed once per kind of weights and KV."""
-
-    def __init__(self, prompt_ids: tuple[int, ...], salt: str) -> None:
-        """``salt`` keeps tenants' caches apart."""
-        self._ids = prompt_ids[:MAX_HASHED_TOKENS]
-        self._salt = salt
-        self._hashes: dict[tuple[str, str], list[bytes]] = {}
-
-    def hashes(self, status: WorkerStatus) -> list[bytes]:
-        """Names of the full blocks in caches of workers like this one."""
-        kind = (status.weights, status.kv_dtype)
-        if kind not in self._hashes:
-            full = len(self._ids) // HASH_UNIT * HASH_UNIT
-            self._hashes[kind] = chain_hashes(root_hash(*kind, salt=self._salt), self._ids[:full])
-        return self._hashes[kind]
 
 
 class Planner:
     """Knows the workers; each route it gives is counted at its workers until they count it themselves."""
 
-    def __init__(self, roster: Roster, affinity: Affinity, in_flight: InFlight) -> None:
+    def __init__(self, roster: Roster, affinity: Affinity, in_flight: InFlight, kept_out: KeptOut) -> None:
         """Needs a running loop."""
         self._loop = asyncio.get_running_loop()
         self._roster = roster
         self._affinity = affinity
         self._in_flight = in_flight
+        self._kept_out = kept_out
         self._seen: dict[Peer, str] = {}
         self._turns: dict[Peer, int] = {}
         self._turn = 0
 
     def look(self) -> None:
         """Remember who may get work, so that a worker that misses beats is still known."""
-        for role in ("prefill", "decode"):
+        for role in ROLES:
             for member, _ in self._roster.workers(role):
                 self._seen[member.peer] = role
 
@@ -83,11 +53,17 @@ class Planner:
     def route(self, need: Need, prefix: Prefix, history: History) -> Route | Shortage:
         """Where this request can go now, or why nowhere."""
         self.look()
-        return choose(
-            need,
-            self._candidates("prefill", need, prefix, history),
-            self._candidates("decode", need, prefix, history),
-        )
+        prefills, decodes = (self._candidates(role, need, prefix, history) for role in ROLES)
+        found = choose(need, prefills, decodes)
+        if found is Shortage.FULL:
+            found = choose(need, last_resort(need, prefills), last_resort(need, decodes))
+        return found
+
+    def numerics(self, worker: Peer) -> str:
+        """What its heartbeat says; "" once it's gone."""
+        member = self._roster.member(worker)
+        status = member.status if member is not None else None
+        return status.numerics if isinstance(status, WorkerStatus) else ""
 
     def place(self, route: Route, request_id: str, need: Need, prefix: Prefix) -> None:
         """The request is sent there."""
@@ -105,6 +81,7 @@ class Planner:
                 seqs=need.num_choices if decodes else 0,
             )
             self._in_flight.place(peer, request_id, share)
+            self._kept_out.placed(peer, request_id)
             self._turns[peer] = self._turn
             if not decodes:  # at once, so that a burst with one prefix goes to one worker
                 self._affinity.note(hashes, peer)
@@ -115,22 +92,8 @@ class Planner:
         if member is not None and isinstance(member.status, WorkerStatus):
             self._affinity.note(prefix.hashes(member.status), worker)
 
-    def ready(self) -> tuple[str, list[str], int, int]:
-        """(status, paths, prefill workers, decode workers), as ``Dispatcher.ready`` promises."""
-        prefills = [status for _, status in self._roster.workers("prefill")]
-        decodes = [status for _, status in self._roster.workers("decode")]
-        counts = (len(prefills), len(decodes))
-        if {p.fingerprint for p in prefills} & {d.fingerprint for d in decodes}:
-            return ("ok", ["split"], *counts)
-        limits = {status.local_prefill_tokens for status in decodes} - {0}
-        if NO_LIMIT in limits and not prefills and "prefill" not in self._seen.values():
-            return ("ok", ["both"], *counts)
-        if limits:
-            return ("degraded", ["fallback"], *counts)
-        return ("unavailable", [], *counts)
-
     def _candidates(self, role: str, need: Need, prefix: Prefix, history: History) -> list[Candidate]:
-        members = list(self._members(role))
+        members = list(self.members(role))
         peers = [member.peer for member, _, _ in members]
         cached: dict[Peer, int] = {}
         for kind in {(s.weights, s.kv_dtype): s for _, s, _ in members}.values():
@@ -146,14 +109,23 @@ class Planner:
                 extra_blocks=extra.blocks,
                 extra_seqs=extra.seqs,
                 turn=self._turns.get(member.peer, 0),
-                avoid=member.peer in history.failed,
+                avoid=history.avoids(member.peer),
+                alike=history.is_alike(status.numerics),
                 prefer=member.peer in history.prefer,
                 bar=_bar(member, status, need, history) if fresh else Bar.NOW,
             )
-            found.append(candidate)
+            found.append(self._with_standing(candidate))
         return found
 
-    def _members(self, role: str) -> Iterable[tuple[Member, WorkerStatus, bool]]:
+    def _with_standing(self, candidate: Candidate) -> Candidate:
+        """A worker that is kept out isn't to be had, unless it is due for a probe."""
+        standing = self._kept_out.standing(candidate.peer)
+        if candidate.bar is not Bar.NONE or standing in (Standing.IN, Standing.DUE):
+            return candidate
+        since = self._kept_out.since(candidate.peer) if standing is Standing.OUT else None
+        return replace(candidate, bar=Bar.OUT, out_since=since)
+
+    def members(self, role: str) -> Iterable[tuple[Member, WorkerStatus, bool]]:
         """Workers of the role, and whether each is heard well enough to get work now."""
         for peer, seen_role in self._seen.items():
             member = self._roster.member(peer) if seen_role == role else None

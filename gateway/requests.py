@@ -58,6 +58,7 @@ class Job:
     label: str
     include_usage: bool
     continuous_usage: bool
+    include_kvferry: bool = False
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from gateway.generation import Journey
 from gateway.logprobs import ScoredToken, chat_logprobs, completion_logprobs
 from gateway.run import Run
 from gateway.tokenizer import TextTokenizer
@@ -127,14 +128,25 @@ class Answer:
 
     def whole(self, choices: list[Json]) -> Json:
         """Return an unstreamed answer."""
-        return {**self._head(self.shape.whole_object), "choices": choices, "usage": self.usage()}
+        answer = {**self._head(self.shape.whole_object), "choices": choices, "usage": self.usage()}
+        if self.run.job.include_kvferry:
+            answer["kvferry"] = self.kvferry()
+        return answer
 
     def chunk(self, choices: list[Json]) -> Json:
-        """Return one event of a stream."""
+        """Return one event of a stream; the last one, after all choices, has none."""
+        job = self.run.job
         chunk = {**self._head(self.shape.chunk_object), "choices": choices}
-        if self.run.job.continuous_usage or not choices:
+        if job.continuous_usage or (job.include_usage and not choices):
             chunk["usage"] = self.usage()
+        if job.include_kvferry and not choices:
+            chunk["kvferry"] = self.kvferry()
         return chunk
+
+    def kvferry(self) -> Json:
+        """Return where the request has been; one with several prompts has ``requests``, one of these each."""
+        journeys = [_journey_json(journey) for journey in self.run.journeys()]
+        return journeys[0] if len(journeys) == 1 else {"requests": journeys}
 
     def usage(self) -> Json:
         """Count tokens so far; ``cached_tokens`` are prompt tokens whose compute was skipped."""
@@ -158,6 +170,14 @@ class Answer:
             "created": self.created,
             "model": self.model,
         }
+
+
+def _journey_json(journey: Journey) -> Json:
+    attempts = [
+        {"path": each.path, "prefill": each.prefill, "decode": each.decode, "reason": each.reason}
+        for each in journey.tries
+    ]
+    return {"request_id": journey.request_id, "attempts": attempts, "phases_ms": journey.phases_ms}
 
 
 def joined(pieces: list[Piece]) -> Piece:

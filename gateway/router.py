@@ -12,6 +12,7 @@ beats a worker whose load is lower by more than that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from gateway.candidate import Bar, Candidate, Need, Route, Shortage
 from protocol.messages import Peer
@@ -20,7 +21,8 @@ AFFINITY_LOAD = 0.1
 NO_LIMIT = -1
 """``local_prefill_tokens`` of a worker that prefills whatever comes."""
 
-Rank = tuple[bool, bool, float, float, int, str]
+Rank = tuple[bool, bool, bool, float, float, int, str]
+"""Failed this request, other numerics, hasn't worked on it; load; turn and name."""
 
 
 def choose(need: Need, prefills: Sequence[Candidate], decodes: Sequence[Candidate]) -> Route | Shortage:
@@ -51,6 +53,16 @@ def choose(need: Need, prefills: Sequence[Candidate], decodes: Sequence[Candidat
     if can_split or local_decodes or (need.one_token and able_prefills):
         return Shortage.FULL
     return _verdict(need, prefills, decodes)
+
+
+def last_resort(need: Need, pool: Sequence[Candidate]) -> list[Candidate]:
+    """The pool, with the worker that has been kept out longest let in if nobody else could ever serve."""
+    able = [c for c in pool if _able(c, need)]
+    tried = [c for c in able if c.bar is Bar.OUT and c.out_since is not None]
+    if not tried or any(c.bar is not Bar.OUT for c in able):
+        return list(pool)
+    best = min(tried, key=lambda c: (c.out_since, c.peer.id))
+    return [replace(c, bar=Bar.NONE) if c is best else c for c in pool]
 
 
 def prefill_rank(candidate: Candidate, need: Need) -> Rank:
@@ -85,6 +97,7 @@ def can_prefill(candidate: Candidate, need: Need) -> bool:
 def _rank(candidate: Candidate, cost: float, second: float) -> Rank:
     return (
         candidate.avoid,
+        not candidate.alike,
         not candidate.prefer,
         cost,
         second,
@@ -117,9 +130,9 @@ def _best_pair(
     if not both:
         return None
 
-    def worth(fingerprint: str) -> tuple[bool, bool, Rank, Rank]:
+    def worth(fingerprint: str) -> tuple[bool, bool, bool, Rank, Rank]:
         prefill, decode = best_prefill[fingerprint][1], best_decode[fingerprint][1]
-        return (prefill[0] or decode[0], prefill[1] and decode[1], decode, prefill)
+        return (prefill[0] or decode[0], prefill[1] or decode[1], prefill[2] and decode[2], decode, prefill)
 
     chosen = min(both, key=worth)
     return best_prefill[chosen][0], best_decode[chosen][0]

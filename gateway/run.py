@@ -5,12 +5,13 @@ import time
 from collections import deque
 
 from gateway.access_log import RequestRecord
-from gateway.errors import GatewayError
-from gateway.generation import Dispatcher, Generation, Stream, Update
+from gateway.errors import GatewayError, from_code
+from gateway.generation import Dispatcher, Generation, Journey, Stream, Update
 from gateway.metrics import HttpMetrics
 from gateway.requests import Job
 from gateway.tokenizer import TextTokenizer
 from gateway.transcript import Piece, Transcript
+from protocol.errors import Code
 from runtime.logs import get_logger
 from runtime.tasks import spawn
 
@@ -23,8 +24,12 @@ MAX_READY = 1024
 class Run:
     """Started once, then read to its end or closed. Belongs to one event loop."""
 
-    def __init__(self, job: Job, tokenizer: TextTokenizer, record: RequestRecord, metrics: HttpMetrics) -> None:
+    def __init__(
+        self, job: Job, tokenizer: TextTokenizer, record: RequestRecord, metrics: HttpMetrics, deadline_ms: int = 0
+    ) -> None:
+        """``deadline_ms`` counts from the request's arrival; 0 is no deadline."""
         self.job = job
+        self._deadline_ms = deadline_ms
         self._record = record
         self._metrics = metrics
         self._transcripts = [
@@ -64,6 +69,10 @@ class Run:
     def path(self) -> str:
         """How the first tokens were made: that of the first prompt which has any."""
         return next((each.path for each in self._streams.values() if each.path), "")
+
+    def journeys(self) -> list[Journey]:
+        """Where each prompt's request has been; complete when all choices have ended."""
+        return [self._streams[number].journey() for number in sorted(self._streams)]
 
     async def start(self, dispatcher: Dispatcher) -> None:
         """Submit every prompt and wait for the first token of any.
@@ -118,10 +127,20 @@ class Run:
                 sampling=job.sampling,
                 cache_salt=job.cache_salt,
                 label=job.label,
+                deadline_ms=self._left_ms(),
             )
         )
         self._streams[number] = stream
         self._pumps.append(spawn(self._pump(number, stream), f"pump-{stream.request_id}"))
+
+    def _left_ms(self) -> int:
+        """Of the deadline, 0 if there is none. Raises ``GatewayError`` (504) if it has passed already."""
+        if not self._deadline_ms:
+            return 0
+        left_ms = self._deadline_ms - int((time.monotonic() - self._record.started) * 1000)
+        if left_ms < 1:
+            raise from_code(Code.DEADLINE, f"the deadline of {self._deadline_ms} ms passed before a worker was asked")
+        return left_ms
 
     async def _pump(self, number: int, stream: Stream) -> None:
         own = self._transcripts[number * self.job.num_choices :][: self.job.num_choices]
@@ -176,4 +195,5 @@ class Run:
         record = self._record
         record.request_id, record.path = self.request_id, self.path
         record.num_cached_tokens = self.num_cached_tokens
+        record.journeys = self.journeys()
         record.num_attempts = max((each.num_attempts for each in self._streams.values()), default=0)

@@ -46,6 +46,7 @@ class StreamOptions(Body):
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
+    include_kvferry: bool = False
 
 
 class SamplingFields(Body):
@@ -70,12 +71,18 @@ class SamplingFields(Body):
     stop_token_ids: StopTokenIds = Field(default_factory=list)
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    kvferry: bool = False
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
 
     @property
     def include_usage(self) -> bool:
         """Whether a last chunk reports usage."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def include_kvferry(self) -> bool:
+        """Whether the answer says, at its end, where the request has been."""
+        return self.kvferry or (self.stream_options is not None and self.stream_options.include_kvferry)
 
     @property
     def continuous_usage(self) -> bool:

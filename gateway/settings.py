@@ -67,6 +67,21 @@ class GatewaySettings(ServiceSettings):
         "blocks on both sides longer",
         metavar="SECONDS",
     )
+    request_timeout: float = setting(
+        units.seconds(0.0, 7 * 24 * 3600.0),
+        0.0,
+        "seconds that a whole request may take, from its arrival, before it ends in a 504; 0: no limit. "
+        "Clients may ask for less with the header x-kvferry-deadline-ms, never for more. Raising it lets "
+        "requests that nobody waits for any more go on",
+        metavar="SECONDS",
+    )
+    shutdown_timeout: float = setting(
+        units.seconds(0.0, 3600.0),
+        30.0,
+        "seconds that open requests may go on after the gateway was told to end; new ones get a 503 meanwhile. "
+        "Raising it makes an orderly end take longer",
+        metavar="SECONDS",
+    )
     decode_timeout: float = setting(
         _SECONDS,
         3600.0,

@@ -79,7 +79,7 @@ class EventStream(Response):
                 if not pieces:
                     break
                 yield b"".join(event for piece in pieces for event in self._piece(piece))
-            if run.job.include_usage:
+            if run.job.include_usage or run.job.include_kvferry:
                 yield _event(self._answer.chunk([]))
         except GatewayError as error:
             record.error_code = error.code or str(error.status)

@@ -162,6 +162,7 @@ def test_a_probe_that_fails_is_moved_like_any_other_request() -> None:
             reader = Reader(await r.submit(max_tokens=4))
             await reader.until(2)
             d1.fail("engine_failed")
+            await r.until(lambda: bool(r.dispatcher._desk.kept_out.absences()))
             (absence,) = r.dispatcher._desk.kept_out.absences()
             assert 1.9 < absence.left_s <= 2.0
             assert await reader.all() == [tokens(0, 4)]

@@ -1,0 +1,24 @@
+"""How long a whole request may take: what its client says, within what the server allows."""
+
+from collections.abc import Iterable
+
+from gateway.body import invalid
+
+HEADER = "x-kvferry-deadline-ms"
+MAX_DIGITS = 12
+"""Thirty years: more is a mistake."""
+
+
+def deadline_ms(headers: Iterable[tuple[bytes, bytes]], server_s: float) -> int:
+    """Milliseconds from the request's arrival, 0 for no deadline: the shorter one of header and server's default.
+
+    Raises ``GatewayError`` (400) for a header that isn't one whole number above 0.
+    """
+    given = [value for name, value in headers if name == HEADER.encode()]
+    server_ms = int(server_s * 1000)
+    if not given:
+        return server_ms
+    if len(given) > 1 or not given[0].isdigit() or len(given[0]) > MAX_DIGITS or int(given[0]) < 1:
+        raise invalid(HEADER, "one whole number of milliseconds, 1 or more")
+    asked = int(given[0])
+    return min(asked, server_ms) if server_ms else asked
