@@ -20,6 +20,11 @@ commands:
   gateway   the HTTP front: OpenAI's API in, tokens out
   prefill   one prefill worker
   decode    one decode worker
+
+  ledger    every hold on every worker of a running stack, and whether the pools' sums are right
+  cancel    end a request
+  scale     change the number of workers of a running `up`
+  restart   replace every worker of a running `up`, one at a time
   version   print the version
 
 `kvferry COMMAND --help` lists a command's flags, each with its environment variable.
@@ -75,6 +80,30 @@ def _decode(argv: Sequence[str]) -> int:
     return run_decode(argv)
 
 
+def _ledger(argv: Sequence[str]) -> int:
+    from kvferry.ledger import run_ledger
+
+    return run_ledger(argv)
+
+
+def _cancel(argv: Sequence[str]) -> int:
+    from kvferry.cancel import run_cancel
+
+    return run_cancel(argv)
+
+
+def _scale(argv: Sequence[str]) -> int:
+    from kvferry.change import run_scale
+
+    return run_scale(argv)
+
+
+def _restart(argv: Sequence[str]) -> int:
+    from kvferry.change import run_restart
+
+    return run_restart(argv)
+
+
 def _engine(argv: Sequence[str]) -> int:
     from kvferry.services import run_engine
 
@@ -93,6 +122,10 @@ _COMMANDS: dict[str, Command] = {
     "gateway": _gateway,
     "prefill": _prefill,
     "decode": _decode,
+    "ledger": _ledger,
+    "cancel": _cancel,
+    "scale": _scale,
+    "restart": _restart,
     "engine": _engine,
     "version": _version,
     "--version": _version,

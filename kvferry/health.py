@@ -41,17 +41,21 @@ def ask_health(host: str, port: int) -> Health | None:
         connection.close()
 
 
+def base_url(host: str, port: int) -> str:
+    """Return the URL at which a gateway that listens there is reached from here."""
+    address = reachable_host(host)
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
 def first_request(host: str, port: int, model: str, api_key: str) -> str:
     """Return a curl command that asks the stack a question."""
-    address = reachable_host(host)
-    address = f"[{address}]" if ":" in address else address
     body = {
         "model": model,
         "messages": [{"role": "user", "content": _QUESTION}],
         "max_tokens": 64,
         "temperature": 0,
     }
-    words = ["curl", f"http://{address}:{port}/v1/chat/completions"]
+    words = ["curl", f"{base_url(host, port)}/v1/chat/completions"]
     words += ["-H", "Content-Type: application/json"]
     if api_key:
         words += ["-H", f"Authorization: Bearer {api_key}"]

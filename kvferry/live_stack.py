@@ -1,40 +1,43 @@
-"""One run of the stack: brokers, workers and gateway from their start to their end."""
+"""One run of the stack: brokers, workers and gateways from their start to their end."""
 
 import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kvferry.brokers import PORT_TRIES, START_SECONDS, Broker, nats_broker, valkey_broker
+from kvferry.control import ControlServer
+from kvferry.ending import GRACE_SECONDS, end_all
 from kvferry.errors import BrokerError, StartError, UsageError
-from kvferry.health import Health, ask_health, first_request
+from kvferry.health import base_url, first_request
 from kvferry.output import Output
+from kvferry.pools import Pools, Wish
+from kvferry.readiness import Readiness
 from kvferry.signals import ending_signals, exit_code_of
-from kvferry.stack import GATEWAY_NAME, Stack, child_specs, with_brokers
+from kvferry.stack import Stack, gateway_specs, with_brokers
+from kvferry.stack_file import StackFile, published
 from kvferry.supervisor import ChildSpec, Supervisor
 
-GRACE_SECONDS = 5.0
-"""What gateway, workers and brokers each get to end by themselves."""
-
-_POLL_SECONDS = 0.1
-_REMIND_SECONDS = 10.0
-_BROKER_NAMES = ("nats", "valkey")
+_POLL_SECONDS = 0.02
 
 
 class LiveStack:
     """One run of the stack."""
 
     def __init__(self, stack: Stack, folder: Path, output: Output) -> None:
-        """Prepare; `folder` is private and for the brokers. Made inside the running loop."""
+        """Prepare; `folder` is private: for brokers and the control socket. Made inside the running loop."""
         self._stack = stack
         self._folder = folder
         self._output = output
         self._say = output.say
         self._supervisor = Supervisor(output.say, output.emit)
+        self._control = ControlServer(folder / "control", self._asked)
+        self._pools: Pools | None = None
         self._stop = asyncio.Event()
         self._exit_code = 0
         self._started = time.monotonic()
@@ -42,29 +45,37 @@ class LiveStack:
     async def run(self) -> int:
         """Start all, wait for a reason to end, end all."""
         self._listen_for_signals()
-        work = asyncio.create_task(self._start())
-        stop = asyncio.create_task(self._stop.wait())
-        try:
-            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
-                await self._stay(stop)
-            return self._exit_code
-        finally:
-            for task in (work, stop):
-                task.cancel()
-                with suppress(asyncio.CancelledError, StartError):
-                    await task
-            await self._end_all()
+        with ExitStack() as at_end:
+            work = asyncio.create_task(self._start(at_end))
+            stop = asyncio.create_task(self._stop.wait())
+            try:
+                await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+                if work.done():
+                    work.result()
+                    await self._stay(stop)
+                return self._exit_code
+            finally:
+                for task in (work, stop):
+                    task.cancel()
+                    with suppress(asyncio.CancelledError, StartError):
+                        await task
+                await self._control.close()
+                self._stop.clear()
+                await end_all(self._stack, self._supervisor, self._say, self._stop)
 
-    async def _start(self) -> None:
-        """Start brokers, workers and gateway; return when the gateway says that all are there."""
+    async def _start(self, at_end: ExitStack) -> None:
+        """Start brokers, workers and gateways; return when the gateways say that all are there."""
         self._stack = await self._with_brokers(self._stack)
+        await self._control.start()
+        at_end.enter_context(published(self._file()))
+        readiness = Readiness(self._stack, self._say)
+        pools = self._pools = Pools(self._stack, self._supervisor, readiness, self._say)
         failed = asyncio.create_task(self._supervisor_failed())
-        for spec in child_specs(self._stack):
+        pools.start()
+        for spec in gateway_specs(self._stack):
             self._say(f"starting {spec.name}")
             self._supervisor.start(spec)
-        ready = asyncio.create_task(self._until_ready())
+        ready = asyncio.create_task(readiness.until(pools.shape))
         try:
             await asyncio.wait({failed, ready}, return_when=asyncio.FIRST_COMPLETED)
             if failed.done():
@@ -72,8 +83,15 @@ class LiveStack:
         finally:
             failed.cancel()
             ready.cancel()
-        self._say(f"ready after {time.monotonic() - self._started:.1f} s; try:")
+        pools.open()
+        self._welcome()
+
+    def _welcome(self) -> None:
+        """Say where the gateways are, and how to ask the first one something."""
         gateway = self._stack.gateway
+        for name, each in self._stack.gateways.items():
+            self._say(f"{name} at {base_url(each.host, each.port)}")
+        self._say(f"ready after {time.monotonic() - self._started:.1f} s; try:")
         key = gateway.api_key[0] if gateway.api_key else ""
         request = first_request(gateway.host, gateway.port, gateway.served_model_name, key)
         self._output.bare(f"\n{request}\n")
@@ -105,50 +123,33 @@ class LiveStack:
                 if await asyncio.to_thread(broker.answers):
                     self._say(f"{broker.name} listens on 127.0.0.1:{broker.port}")
                     return broker
-                await asyncio.sleep(_POLL_SECONDS / 5)
+                await asyncio.sleep(_POLL_SECONDS)
             await self._supervisor.stop(broker.name, grace_seconds=GRACE_SECONDS)
         raise BrokerError(f"{broker.name} did not come up: {broker.last_words()}")
 
-    async def _until_ready(self) -> None:
-        remind = time.monotonic() + _REMIND_SECONDS
-        while True:
-            gateway = self._stack.gateway
-            health = await asyncio.to_thread(ask_health, gateway.host, gateway.port)
-            missing = self._missing(health)
-            if not missing:
-                return
-            if time.monotonic() >= remind:
-                self._say(f"waiting for {missing}")
-                remind = time.monotonic() + _REMIND_SECONDS
-            await asyncio.sleep(_POLL_SECONDS)
+    def _file(self) -> StackFile:
+        """What other commands of this user may know."""
+        return StackFile(
+            pid=os.getpid(),
+            port=self._stack.gateway.port,
+            nats_url=self._stack.gateway.nats_url,
+            redis_url=self._stack.gateway.redis_url,
+            gateway_urls=tuple(base_url(each.host, each.port) for each in self._stack.gateways.values()),
+            control=str(self._folder / "control"),
+        )
 
-    def _missing(self, health: Health | None) -> str:
-        """Return what isn't there yet, in words."""
-        if health is None:
-            return "the gateway to answer"
-        num_prefill = self._stack.num_prefill - health.prefill_workers
-        num_decode = self._stack.up.decode - health.decode_workers
-        if num_prefill > 0 or num_decode > 0:
-            return f"{max(0, num_prefill)} prefill and {max(0, num_decode)} decode workers"
-        return "" if health.status == "ok" else f"the gateway, which says {health.status!r:.40}"
-
-    async def _end_all(self) -> None:
-        """End everything, the gateway first and the brokers last; a second signal hurries."""
-        self._stop.clear()
-        hurry = asyncio.create_task(self._hurry())
-        stages = ([GATEWAY_NAME], self._stack.worker_names, list(_BROKER_NAMES))
-        try:
-            for names in stages:
-                await self._supervisor.stop(*names, grace_seconds=GRACE_SECONDS)
-        finally:
-            hurry.cancel()
-            self._supervisor.kill_all()
-            await self._supervisor.stop(*self._supervisor.names, grace_seconds=GRACE_SECONDS)
-
-    async def _hurry(self) -> None:
-        await self._stop.wait()
-        self._say("ending everything at once")
-        self._supervisor.kill_all()
+    async def _asked(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Do what `kvferry scale` or `kvferry restart` asks for. Raises `StartError`."""
+        pools = self._pools
+        assert pools is not None, "made before the control socket's folder is published"
+        command = question.get("command")
+        if command == "scale":
+            await pools.scale(Wish(_count(question, "prefill"), _count(question, "decode")))
+        elif command == "restart":
+            await pools.restart()
+        else:
+            raise UsageError(f"unknown command {command!r:.80}")
+        return {"prefill": pools.shape.prefill, "decode": pools.shape.decode, "workers": pools.names}
 
     def _listen_for_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -157,10 +158,19 @@ class LiveStack:
         self._output.on_broken = partial(loop.call_soon_threadsafe, self._unread)
 
     def _asked_to_end(self, number: signal.Signals) -> None:
-        self._exit_code = exit_code_of(number)
-        self._say(f"{number.name}: ending everything")
+        if not self._stop.is_set():
+            self._exit_code = exit_code_of(number)
+            self._say(f"{number.name}: ending")
         self._stop.set()
 
     def _unread(self) -> None:
         self._exit_code = 1
         self._stop.set()
+
+
+def _count(question: Mapping[str, Any], name: str) -> int | None:
+    """Read a number of workers; None if it isn't asked for. Raises `UsageError`."""
+    value = question.get(name)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise UsageError(f"{name} must be a whole number")

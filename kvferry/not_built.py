@@ -136,7 +136,6 @@ NOT_BUILT: dict[str, tuple[str, ...]] = {
         "--collect-detailed-traces",
         "--show-hidden-metrics-for-version",
     ),
-    "a default deadline for requests": ("--request-timeout",),
 }
 
 _FEATURES = {flag: feature for feature, flags in NOT_BUILT.items() for flag in flags}

@@ -15,10 +15,12 @@ from runtime.settings import add_flags, described, setting, to_environment, to_f
 from runtime.worker_settings import NO_LIMIT, WorkerSettings
 
 MAX_WORKERS = 64
+"""In each pool of one machine."""
+
+MAX_GATEWAYS = 16
+MAX_PORT = 65535
 BOTH = "both"
 _SPLIT = "split"
-
-GATEWAY_NAME = "gateway-1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,20 @@ class UpSettings:
         units.integer(1, MAX_WORKERS),
         1,
         "decode workers. Each costs the model's memory and a share of the cores",
+        metavar="N",
+    )
+    gateways: int = setting(
+        units.integer(1, MAX_GATEWAYS),
+        1,
+        "gateways, the first on --port, each further one on the next port. Each costs about 150 MB of memory",
+        metavar="N",
+    )
+    max_workers: int = setting(
+        units.integer(0, 2 * MAX_WORKERS),
+        0,
+        "workers, both pools together, that `kvferry scale` may go up to; memory and threads are divided by it. "
+        "0 divides by what is started: scaling up then needs memory to spare (--kv-cache-memory-bytes). "
+        "Raising it makes each worker's pool smaller",
         metavar="N",
     )
     nats_url: str = setting(
@@ -75,9 +91,15 @@ class Stack:
 
     @property
     def worker_names(self) -> list[str]:
-        """Names of all workers, in the order of their start."""
+        """Names of the workers that `up` begins with, in the order of their start."""
         prefill = [f"prefill-{i + 1}" for i in range(self.num_prefill)]
         return [*prefill, *(f"decode-{i + 1}" for i in range(self.up.decode))]
+
+    @property
+    def gateways(self) -> dict[str, GatewaySettings]:
+        """Each gateway's settings by its name: the first on --port, the others on the next ports."""
+        numbers = range(self.up.gateways)
+        return {f"gateway-{i + 1}": replace(self.gateway, port=self.gateway.port + i) for i in numbers}
 
 
 _OWN_OF_UP = frozenset({"nats_url", "redis_url"})
@@ -98,15 +120,21 @@ def read_stack(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     if up.role == BOTH:
         _refuse_with_both(up, worker)
         worker = replace(worker, local_prefill_tokens=NO_LIMIT)
-    return Stack(up, gateway, _share_host(up, worker, usable_cores()))
+    if gateway.port and gateway.port + up.gateways - 1 > MAX_PORT:
+        raise UsageError(f"{up.gateways} gateways from port {gateway.port} on: there is no port above {MAX_PORT}")
+    return Stack(up, gateway, replace(worker, host_workers=_num_planned(up)))
 
 
-def child_specs(stack: Stack, environ: Mapping[str, str] = os.environ) -> list[ChildSpec]:
-    """Return the workers, then the gateway, ready to be started with these (complete) settings."""
-    num_threads = stack.worker.num_threads
-    threads = {"OMP_NUM_THREADS": str(num_threads)} if num_threads else {}
-    workers = [_spec(name, "--worker-id", stack.worker, {**environ, **threads}) for name in stack.worker_names]
-    return [*workers, _spec(GATEWAY_NAME, "--gateway-id", stack.gateway, environ)]
+def gateway_specs(stack: Stack, environ: Mapping[str, str] = os.environ) -> list[ChildSpec]:
+    """Return the gateways."""
+    return [_spec(name, "--gateway-id", gateway, environ) for name, gateway in stack.gateways.items()]
+
+
+def worker_spec(stack: Stack, name: str, environ: Mapping[str, str] = os.environ, *, num_workers: int = 0) -> ChildSpec:
+    """Return one worker, which shares the host with ``num_workers`` in all if they are more than planned."""
+    worker = _share_host(stack.worker, max(num_workers, stack.worker.host_workers), usable_cores())
+    threads = {"OMP_NUM_THREADS": str(worker.num_threads)} if worker.num_threads else {}
+    return _spec(name, "--worker-id", worker, {**environ, **threads})
 
 
 def with_brokers(stack: Stack, nats_url: str, redis_url: str) -> Stack:
@@ -143,8 +171,16 @@ def _variables() -> set[str]:
     }
 
 
-def _share_host(up: UpSettings, worker: WorkerSettings, cores: int) -> WorkerSettings:
+def _num_planned(up: UpSettings) -> int:
+    """Return how many workers the host is divided by. Raises `UsageError` if that is less than asked for."""
     num_workers = up.decode + (0 if up.role == BOTH else up.prefill)
+    if up.max_workers and up.max_workers < num_workers:
+        raise UsageError(f"--max-workers {up.max_workers} is less than the {num_workers} workers to start")
+    return max(num_workers, up.max_workers)
+
+
+def _share_host(worker: WorkerSettings, num_workers: int, cores: int) -> WorkerSettings:
+    """Divide memory and, unless the user has said how many, threads."""
     worker = replace(worker, host_workers=num_workers)
     if worker.num_threads or num_workers == 1:
         return worker

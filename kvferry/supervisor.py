@@ -14,6 +14,9 @@ BAD_CONFIGURATION = 2
 KILL_SECONDS = 5.0
 """A killed process is gone within milliseconds, unless it hangs in a device driver."""
 
+LOOK_SECONDS = 1.0
+"""How often children that were started meanwhile are noticed."""
+
 Say = Callable[[str], None]
 Emit = Callable[[str, bytes], None]
 
@@ -33,12 +36,16 @@ class Backoff:
     FIRST_SECONDS = 0.5
     LONGEST_SECONDS = 30.0
     HEALTHY_SECONDS = 60.0
+    SETTLED_SECONDS = 2.0
+    """A child that ran for this long and left in order was sent away from outside: no failure to wait for."""
 
     def __init__(self) -> None:
         self._next = self.FIRST_SECONDS
 
-    def after(self, uptime_seconds: float) -> float:
-        """Return the seconds to wait after a run of this length."""
+    def after(self, uptime_seconds: float, code: int = 1) -> float:
+        """Return the seconds to wait after a run of this length and exit code."""
+        if code == 0 and uptime_seconds >= self.SETTLED_SECONDS:
+            return 0.0
         if uptime_seconds >= self.HEALTHY_SECONDS:
             self._next = self.FIRST_SECONDS
         delay, self._next = self._next, min(2 * self._next, self.LONGEST_SECONDS)
@@ -48,9 +55,11 @@ class Backoff:
 class Keeper:
     """Keeps one child running until it is stopped, or until the child says that it can't be run."""
 
-    def __init__(self, spec: ChildSpec, say: Say, emit: Emit) -> None:
-        """Prepare; nothing runs before `keep`."""
+    def __init__(self, spec: ChildSpec, say: Say, emit: Emit, *, essential: bool) -> None:
+        """Prepare; nothing runs before `keep`. ``essential``: without it the whole stack can't run."""
         self.spec = spec
+        self.essential = essential
+        self.failure = ""
         self.num_ends = 0
         self.last_line = ""
         self.child: Child | None = None
@@ -68,9 +77,11 @@ class Keeper:
             if self._stopping.is_set():
                 break
             if code == BAD_CONFIGURATION:
-                return f"{self.spec.name} can't run as configured: {self.last_line}"
-            delay = backoff.after(time.monotonic() - started)
-            self._say(f"{self.spec.name} {how_it_ended(code)}; it is started again in {delay:g} s")
+                self.failure = f"{self.spec.name} can't run as configured: {self.last_line}"
+                return self.failure
+            delay = backoff.after(time.monotonic() - started, code)
+            when = f"in {delay:g} s" if delay else "at once"
+            self._say(f"{self.spec.name} {how_it_ended(code)}; it is started again {when}")
             await self._pause(delay)
         return ""
 
@@ -82,11 +93,16 @@ class Keeper:
             self.child = None
 
     async def stop(self, grace_seconds: float) -> None:
-        """Ask the child to end and, after the grace, end it. Returns when it is gone."""
+        """Ask the child to end and, after the grace, end it. Returns when it is gone.
+
+        It is asked once, however often this is called: asked again, a service leaves at once.
+        """
+        was_asked = self._stopping.is_set()
         self._stopping.set()
         if (child := self.child) is None:
             return
-        child.terminate()
+        if not was_asked:
+            child.terminate()
         try:
             await asyncio.wait_for(child.ended(), grace_seconds)
         except TimeoutError:
@@ -127,28 +143,40 @@ class Supervisor:
         """Names of all children that are kept."""
         return list(self._keepers)
 
-    def start(self, spec: ChildSpec) -> Keeper:
+    def keeper(self, name: str) -> Keeper:
+        """Return who keeps this child. Raises `KeyError` if there is none."""
+        return self._keepers[name]
+
+    def start(self, spec: ChildSpec, *, essential: bool = True) -> Keeper:
         """Start a child and keep it running."""
-        keeper = Keeper(spec, self._say, self._emit)
+        keeper = Keeper(spec, self._say, self._emit, essential=essential)
         self._keepers[spec.name] = keeper
         self._tasks[spec.name] = asyncio.create_task(keeper.keep(), name=f"keep {spec.name}")
         return keeper
 
     async def failed(self) -> str:
-        """Wait until a child is not run any more though nobody asked; return why."""
+        """Wait until an essential child is not run any more though nobody asked; return why."""
         while True:
-            tasks = list(self._tasks.values())
-            done, _ = await asyncio.wait(tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+            tasks = [task for name, task in self._tasks.items() if self._keepers[name].essential]
+            if not tasks:
+                await asyncio.sleep(LOOK_SECONDS)
+                continue
+            done, _ = await asyncio.wait(tasks, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 if reason := task.result():
                     return reason
 
     async def stop(self, *names: str, grace_seconds: float) -> None:
         """End these children (those that there are) together, and forget them."""
-        keepers = [self._keepers.pop(name) for name in names if name in self._keepers]
+        keepers = [self._keepers[name] for name in names if name in self._keepers]
+        for keeper in keepers:
+            keeper.essential = False
         await asyncio.gather(*(keeper.stop(grace_seconds) for keeper in keepers))
-        tasks = [self._tasks.pop(keeper.spec.name) for keeper in keepers]
+        tasks = [self._tasks[keeper.spec.name] for keeper in keepers if keeper.spec.name in self._tasks]
         await asyncio.gather(*tasks, return_exceptions=True)  # `failed` is who reports failures
+        for keeper in keepers:  # until now they could be killed
+            self._keepers.pop(keeper.spec.name, None)
+            self._tasks.pop(keeper.spec.name, None)
 
     def kill_all(self) -> None:
         """End all children at once."""

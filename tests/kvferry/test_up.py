@@ -190,6 +190,59 @@ def health(port: int) -> dict[str, object]:
         connection.close()
 
 
+class Stream:
+    """A completion that streams until it is read to its end."""
+
+    def __init__(self, up: Up, num_tokens: int) -> None:
+        words = shlex.split(up.until("curl http://"))
+        address, body = urlsplit(words[1]), json.loads(words[-1])
+        body |= {"stream": True, "max_tokens": num_tokens, "ignore_eos": True}
+        headers = dict(word.split(": ", 1) for flag, word in itertools.pairwise(words) if flag == "-H")
+        self._connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=60)
+        self._connection.request("POST", address.path, body=json.dumps(body), headers=headers)
+        self._answer = self._connection.getresponse()
+        assert self._answer.readline().startswith(b"data: ")  # it has begun
+
+    def rest(self) -> str:
+        text = self._answer.read().decode()
+        self._connection.close()
+        return text
+
+
+def test_ctrl_c_lets_open_streams_finish(environ: dict[str, str], empty: Path, eventually: Eventually) -> None:
+    with running(["--gateways", "2"], environ, empty) as up:
+        up.until("ready after")
+        assert {line.rsplit(":", 1)[1] for line in up.shown if line.startswith("up") and " at http" in line} == {
+            str(up.port),
+            str(up.port + 1),
+        }
+        stream = Stream(up, 150)
+        family = up.family()
+        up.process.send_signal(signal.SIGINT)
+        up.until("no new requests are taken; open ones have 30 s")
+        text = stream.rest()
+        assert '"finish_reason":"length"' in text
+        assert text.rstrip().endswith("[DONE]")
+        assert up.process.wait(DEADLINE_S) == 130
+        eventually(lambda: gone(family))
+
+
+def test_a_second_ctrl_c_ends_everything_at_once(environ: dict[str, str], empty: Path, eventually: Eventually) -> None:
+    with running([], environ, empty) as up:
+        stream = Stream(up, 4000)
+        family = up.family()
+        up.process.send_signal(signal.SIGINT)
+        up.until("no new requests are taken")
+        started = time.monotonic()
+        up.process.send_signal(signal.SIGINT)
+        up.until("ending everything at once")
+        assert up.process.wait(DEADLINE_S) == 130
+        assert time.monotonic() - started < 10
+        eventually(lambda: gone(family))
+        with suppress(http.client.HTTPException, OSError):
+            assert "[DONE]" not in stream.rest()
+
+
 def test_role_both_answers_and_nothing_outlives_a_killed_up(
     environ: dict[str, str], empty: Path, eventually: Eventually
 ) -> None:

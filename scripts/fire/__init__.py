@@ -1,0 +1,1 @@
+"""Parts of `scripts/under_fire.py`: the stack, the load on it, the faults, and the count."""
