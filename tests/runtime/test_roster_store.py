@@ -46,7 +46,7 @@ def test_an_entry_ends_with_its_time_to_live(make_store: MakeStore, run: Any) ->
         store = make_store()
         await store.put("p1", b"1", 0.02)
         await store.put("d1", b"2", 60.0)
-        while len(await store.all()) == 2:  # noqa: ASYNC110 - no event tells of an expiry
+        while len(await store.all()) == 2:
             await asyncio.sleep(0)
         assert await store.all() == [b"2"]
         await store.close()
