@@ -61,22 +61,23 @@ def _add_generation(app: FastAPI, services: Services) -> None:
 
 
 def _add_models(app: FastAPI, services: Services) -> None:
-    model = services.model
-    card = card_json(model.name, model.created, model.max_model_len)
+    def card() -> dict[str, object]:
+        model = services.model
+        return card_json(model.name, model.created, model.max_model_len)
 
     @app.get("/v1/models")
     async def models() -> Response:
         """List the model."""
-        return JSONResponse({"object": "list", "data": [card]})
+        return JSONResponse({"object": "list", "data": [card()]})
 
     @app.get("/v1/models/{model_id:path}")
     async def one_model(model_id: str) -> Response:
         """Describe one model; names may have slashes."""
-        if model_id == model.name:
-            return JSONResponse(card)
+        if model_id == services.model.name:
+            return JSONResponse(card())
         raise GatewayError(
             404,
-            f"The model {model_id[:256]!r} isn't served here, only {model.name!r}",
+            f"The model {model_id[:256]!r} isn't served here, only {services.model.name!r}",
             code="model_not_found",
             param="model",
         )

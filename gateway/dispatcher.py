@@ -96,6 +96,10 @@ class GatewayDispatcher:
         desk = self._desk
         return survey(desk.planner, desk.kept_out, desk.hearing, draining=self._draining)
 
+    def context_len(self) -> int:
+        """As ``Dispatcher`` promises."""
+        return self._desk.planner.context_len()
+
     async def drain(self, within_s: float) -> None:
         """Take nothing new, and return when every request has its outcome; those that take too long are cancelled."""
         self._draining = True

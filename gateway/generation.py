@@ -106,3 +106,6 @@ class Dispatcher(Protocol):
 
     def health(self) -> Health:
         """What can be generated now, and what stands in the way."""
+
+    def context_len(self) -> int:
+        """Tokens of the longest context that known workers can take: their pools may hold less than the model; 0 unknown."""

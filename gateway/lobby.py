@@ -36,6 +36,10 @@ class Lobby:
             raise from_code(Code.NO_WORKER, "the message bus can't be reached yet; try again later")
         return await self._dispatcher.submit(generation)
 
+    def context_len(self) -> int:
+        """As ``Dispatcher`` promises."""
+        return self._dispatcher.context_len() if self._dispatcher is not None else 0
+
     def health(self) -> Health:
         """As ``Dispatcher`` promises."""
         if self._dispatcher is not None:

@@ -108,6 +108,7 @@ async def _dispatcher(
     roster = Roster(postbox)
     metrics.watch_bus("control", bus)
     dispatcher = GatewayDispatcher(postbox, roster, dispatch_settings(settings), DispatchCounters(metrics))
+    metrics.watch("requests_waiting", "requests that wait for room", lambda: dispatcher.counts()["waiting"])
     store = RosterStore(settings.redis_url or None)
     heartbeat = Heartbeat(postbox, lambda: GatewayStatus(url, dispatcher.num_requests))
     try:

@@ -125,6 +125,14 @@ class Planner:
         since = self._kept_out.since(candidate.peer) if standing is Standing.OUT else None
         return replace(candidate, bar=Bar.OUT, out_since=since)
 
+    def context_len(self) -> int:
+        """The longest context of any pair of known workers; 0 if no decode worker is known."""
+        prefills, decodes = (
+            [status.max_model_len for _, status, _ in self.members(role)] for role in ("prefill", "decode")
+        )
+        longest = max(decodes, default=0)
+        return min(longest, max(prefills)) if prefills else longest
+
     def members(self, role: str) -> Iterable[tuple[Member, WorkerStatus, bool]]:
         """Workers of the role, and whether each is heard well enough to get work now."""
         for peer, seen_role in self._seen.items():

@@ -82,3 +82,14 @@ def test_the_salt_is_handed_on() -> None:
     api = Api(says("abc"))
     api.chat(cache_salt="tenant")
     assert api.dispatcher.generations[0].cache_salt == "tenant"
+
+
+def test_without_a_limit_the_answer_may_fill_the_context_that_workers_can_hold() -> None:
+    """Small pools shorten the context: asking for the model's whole one would be refused everywhere."""
+    api = Api(says("abc"))
+    longest = api.chat().json()["usage"]["prompt_tokens"] + 11
+    api.dispatcher.longest = longest
+    assert api.chat().status_code == 200
+    assert api.dispatcher.generations[-1].sampling.max_tokens == 11
+    assert api.get("/v1/models").json()["data"][0]["max_model_len"] == longest
+    assert api.chat(max_tokens=12).status_code == 400

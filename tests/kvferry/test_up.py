@@ -204,9 +204,11 @@ class Stream:
         assert self._answer.readline().startswith(b"data: ")  # it has begun
 
     def rest(self) -> str:
-        text = self._answer.read().decode()
-        self._connection.close()
-        return text
+        try:
+            return self._answer.read().decode()
+        finally:
+            self._answer.close()
+            self._connection.close()
 
 
 def test_ctrl_c_lets_open_streams_finish(environ: dict[str, str], empty: Path, eventually: Eventually) -> None:

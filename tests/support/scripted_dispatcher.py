@@ -168,6 +168,7 @@ class ScriptedDispatcher:
         self.refusal: Exception | None = None
         self.num_cached_tokens = 0
         self.state = Health("ok", ("split",), 1, 1)
+        self.longest = 0
 
     @property
     def generations(self) -> list[Generation]:
@@ -183,6 +184,10 @@ class ScriptedDispatcher:
         stream.num_cached_tokens = self.num_cached_tokens
         self.streams.append(stream)
         return stream
+
+    def context_len(self) -> int:
+        """Return `longest`."""
+        return self.longest
 
     def health(self) -> Health:
         """Return `state`."""
