@@ -198,12 +198,14 @@ class DecodeWorker(Worker):
             self.emitter.add(token_event(tokens, job.num_cached_tokens))
 
     def _reserved(self, reserved: api.Reserved) -> None:
+        self._asked.pop(reserved.key, None)
         job = self._jobs.get(reserved.key)
         if job is not None and job.state is State.OFFERED:
             job.state = State.RESERVED
             self.send(job.gateway, Accepted(*reserved.key, self.phase))
 
     def _granted(self, granted: api.Granted) -> None:
+        self._asked.pop(granted.key, None)
         job = self._jobs.get(granted.key)
         if job is None or job.receiver is not None:
             return
@@ -219,7 +221,7 @@ class DecodeWorker(Worker):
         self.send(job.prefill, receiver.grant())
 
     def _rejected(self, rejected: api.Rejected) -> None:
-        """No room: whoever asked is told; a local prefill that can't go on has failed."""
+        """No room: whoever asked is told; what runs here already and can't go on has failed."""
         answer = self._asked.get(rejected.key)
         if answer is None:
             self.fail(rejected.key, rejected.code, rejected.message)

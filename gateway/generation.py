@@ -108,4 +108,4 @@ class Dispatcher(Protocol):
         """What can be generated now, and what stands in the way."""
 
     def context_len(self) -> int:
-        """Tokens of the longest context that known workers can take: their pools may hold less than the model; 0 unknown."""
+        """Longest context that known workers can take, in tokens (pools may hold less than the model); 0: unknown."""

@@ -116,7 +116,7 @@ def make_ours(folder: Path, task: Task, dtype: str) -> Callable[[], Outputs]:
 
 def make_theirs(folder: Path, task: Task, dtype: str) -> Callable[[], Outputs]:
     """`generate` with its default attention (sdpa) and cache."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
     longest = max(map(len, task.prompts))
     ids = torch.tensor([[0] * (longest - len(row)) + row for row in task.prompts])
     mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in task.prompts])

@@ -15,6 +15,7 @@ STOPPED_S = 8.0
 
 BUS_PAUSED_S = 10.0
 STORE_GONE_S = 60.0
+SMALL_S = 30.0
 Harm = Callable[[Stack, Load, float], None]
 
 
@@ -79,14 +80,27 @@ def _store_gone(stack: Stack, load: Load, share: float) -> None:
 
 
 def _gateway_killed(stack: Stack, load: Load, share: float) -> None:
-    load.killed_gateways[stack.urls[1]] += 1  # before, so that no ending of it is taken for a loss
     send(stack.io("gateway-2"), signal.SIGKILL)
+    load.killed_gateways[stack.urls[1]] += 1
 
 
 def _scaled(stack: Stack, load: Load, share: float) -> None:
+    """One worker more here, one less there."""
     for prefill, decode in ((3, 1), (1, 3), (2, 2)):
-        stack.command("scale", "--prefill", str(prefill), "--decode", str(decode))
+        _scale(stack, prefill, decode)
         pause(3 * share)
+
+
+def _scaled_far(stack: Stack, load: Load, share: float) -> None:
+    """From one to three and back in both pools, and on for a while after the last has left."""
+    for prefill, decode in ((1, 1), (3, 3), (1, 1)):
+        _scale(stack, prefill, decode)
+    pause(SMALL_S * share)
+    _scale(stack, 2, 2)
+
+
+def _scale(stack: Stack, prefill: int, decode: int) -> None:
+    stack.command("scale", "--prefill", str(prefill), "--decode", str(decode))
 
 
 def _restarted(stack: Stack, load: Load, share: float) -> None:
@@ -110,5 +124,6 @@ FAULTS = (
     Fault("D sent away (SIGTERM)", _drain("decode")),
     Fault("P sent away (SIGTERM)", _drain("prefill"), is_quick=False),
     Fault("scaled 2+2, 3+1, 1+3, 2+2", _scaled),
+    Fault("scaled 1+1, 3+3, 1+1, on for 30 s", _scaled_far, is_quick=False),
     Fault("all workers restarted, one by one", _restarted, is_quick=False),
 )

@@ -18,6 +18,9 @@ NUM_CASES = 48
 OUTCOME_S = 180.0
 """A request that has said nothing for so long is lost: the server's own deadlines are shorter, or a heartbeat is."""
 
+NOTED_S = 0.5
+"""A connection breaks a moment before the killing of its gateway is noted."""
+
 _TEXT = (
     "river ferry bridge harbor morning engine captain storm lantern cargo island signal water rope compass market "
     "winter letter mountain garden Käse 船 поезд naïve 42 π"
@@ -144,6 +147,7 @@ class Load:
             except httpx.TimeoutException:
                 return Ending("lost", f"case {case}: nothing for {OUTCOME_S:g} s")
             except httpx.HTTPError as error:
+                await asyncio.sleep(NOTED_S)
                 was_killed = self.killed_gateways[url] > kills
                 return Ending("cut") if was_killed else Ending("lost", f"case {case}: {error!r}")
             finally:

@@ -55,31 +55,33 @@ def oracle(prompt: tuple[int, ...], num_choices: int, sampling: Sampling) -> lis
 worker_ids = st.sampled_from(sorted(WORKERS))
 odds = st.sampled_from([0.0, 0.1, 0.4])
 faults = st.builds(Faults, st.integers(0, 9999), odds, odds, odds, odds)
-asks = st.tuples(st.just("ask"), st.sampled_from(PROMPTS), st.integers(0, len(MODES) - 1), st.sampled_from(GATEWAYS))
+one_ask = st.tuples(st.sampled_from(PROMPTS), st.integers(0, len(MODES) - 1), st.sampled_from(GATEWAYS))
+asks = st.tuples(st.just("ask"), st.lists(one_ask, min_size=1, max_size=4))
+weather = st.one_of(faults, faults, st.none(), st.just(Faults(0, silence=True)))
+hurts = st.tuples(st.sampled_from(["kill", "freeze", "crash", "drain"]), worker_ids)
+short_waits = st.tuples(st.just("wait"), st.sampled_from([0.001, 0.03, 0.06, 0.2, 0.5]))
 moves = st.one_of(
-    asks,
-    asks,
-    asks,
-    st.tuples(st.just("wait"), st.sampled_from([0.001, 0.03, 0.06, 0.2, 1.0, 3.0, 8.0])),
-    st.tuples(st.just("wait"), st.sampled_from([0.001, 0.03, 0.06, 0.2])),
+    *[asks] * 4,
+    *[short_waits] * 5,
+    *[hurts] * 3,
+    st.tuples(st.just("wait"), st.sampled_from([1.0, 3.0, 8.0])),
     st.tuples(st.just("cancel"), st.integers(0, 20)),
-    st.tuples(st.sampled_from(["kill", "freeze", "crash", "drain"]), worker_ids),
     st.tuples(st.just("kill_gateway"), st.just(GATEWAYS[1])),
-    st.tuples(st.just("faults"), faults),
-    st.tuples(st.just("faults"), st.just(Faults(0, silence=True))),
-    st.tuples(st.just("faults"), st.none()),
+    st.tuples(st.just("faults"), weather),
 )
+pools = st.sampled_from([14, 24, 48])
+"""Blocks of each worker: few make requests give way to each other."""
 Program = list[tuple[Any, ...]]
 
 
-async def run_program(patient: bool, weather: Faults | None, program: Program) -> None:
-    world = World(PATIENT if patient else IMPATIENT)
+async def run_program(patient: bool, num_blocks: int, first: Faults | None, program: Program) -> None:
+    world = World(PATIENT if patient else IMPATIENT, num_blocks=num_blocks)
     await world.start(GATEWAYS)
-    world.faults(weather)
+    world.faults(first)
     for move, *details in program:
         if move == "ask":
-            prompt, mode, gateway = details
-            world.ask(prompt, *MODES[mode], gateway)
+            for prompt, mode, gateway in details[0]:
+                world.ask(prompt, *MODES[mode], gateway)
         elif move == "wait":
             await asyncio.sleep(details[0])
         else:
@@ -97,9 +99,9 @@ async def run_program(patient: bool, weather: Faults | None, program: Program) -
 
 def check_programs(count: int) -> None:
     @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
-    @given(st.booleans(), st.none() | faults, st.lists(moves, min_size=12, max_size=40))
-    def check(patient: bool, weather: Faults | None, program: Program) -> None:
-        run_virtually(run_program(patient, weather, program))
+    @given(st.booleans(), pools, st.none() | faults, st.lists(moves, min_size=12, max_size=40))
+    def check(patient: bool, num_blocks: int, first: Faults | None, program: Program) -> None:
+        run_virtually(run_program(patient, num_blocks, first, program))
 
     check()
 

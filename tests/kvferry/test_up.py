@@ -231,7 +231,7 @@ def test_ctrl_c_lets_open_streams_finish(environ: dict[str, str], empty: Path, e
 
 def test_a_second_ctrl_c_ends_everything_at_once(environ: dict[str, str], empty: Path, eventually: Eventually) -> None:
     with running([], environ, empty) as up:
-        stream = Stream(up, 4000)
+        stream = Stream(up, 2500)
         family = up.family()
         up.process.send_signal(signal.SIGINT)
         up.until("no new requests are taken")
