@@ -10,6 +10,10 @@ from engine.errors import BrokenPromise
 from engine.request import Choice, Landing, Request, Task
 
 
+OLDEST_AGE = -(1 << 62)
+"""Ages of what was moved here start from it; they never reach those of what is new."""
+
+
 class Book:
     """Who is here. ``running`` tasks hold blocks, ``waiting`` ones hold none; both are ordered by age."""
 
@@ -24,9 +28,16 @@ class Book:
         self.num_steps = self.prompt_tokens_computed = self.prompt_tokens_cached = 0
         self.tokens_made = self.num_preemptions = 0
         self._next_age = 0
+        self._next_moved_age = OLDEST_AGE
 
-    def take_ages(self, count: int) -> int:
-        """The first of ``count`` ages in a row, younger than all before."""
+    def take_ages(self, count: int, *, moved: bool) -> int:
+        """The first of ``count`` ages in a row, younger than all before.
+
+        What was ``moved`` here by a later attempt has waited elsewhere: it counts as older than all that is new.
+        """
+        if moved:
+            self._next_moved_age += count
+            return self._next_moved_age - count
         self._next_age += count
         return self._next_age - count
 

@@ -12,6 +12,7 @@ from engine.settings import EngineSettings
 from protocol.block_hash import root_hash
 
 BAD_REQUEST, TOO_LONG = "bad_request", "context_length_exceeded"
+FIRST_ATTEMPT = 1
 NEVER_FITS, NO_SPACE = "never_fits", "no_space"
 """Codes of ``protocol.errors``, which the engine may not import."""
 
@@ -80,7 +81,7 @@ class Intake:
     def request(self, command: Prefill | Adopt) -> Request:
         """A request with its choices, and no task yet. Ages are in order: trunk, then choices."""
         salt, settings = command.cache_salt, self._settings
-        age = self._book.take_ages(len(command.tails) + 1)
+        age = self._book.take_ages(len(command.tails) + 1, moved=command.key[1] > FIRST_ATTEMPT)
         choices = tuple(
             Choice(tail.choice, age + i, list(tail.token_ids), len(tail.token_ids))
             for i, tail in enumerate(command.tails, start=1)

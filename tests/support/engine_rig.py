@@ -63,9 +63,10 @@ class Rig:
         max_len: int = 1024,
         caching: bool = True,
         model: Model = MODEL,
+        recompute: int = -1,
     ) -> None:
         self.memory = PoolMemory(model.layout, num_blocks)
-        settings = EngineSettings(seqs, tokens, max_len, caching, "toy", "float32")
+        settings = EngineSettings(seqs, tokens, max_len, caching, "toy", "float32", recompute)
         self.engine = Engine(model, self.memory, settings)
         self.results: list[Result] = []
 
