@@ -9,7 +9,6 @@ from engine.block_pool import BlockPool
 from engine.errors import BrokenPromise
 from engine.request import Choice, Landing, Request, Task
 
-
 OLDEST_AGE = -(1 << 62)
 """Ages of what was moved here start from it; they never reach those of what is new."""
 

@@ -8,6 +8,7 @@ from engine.api import (
     Adopt,
     Broken,
     Command,
+    Computed,
     GaveBack,
     Grant,
     Key,
@@ -27,7 +28,7 @@ from engine.block_pool import BlockPool
 from engine.book import Book
 from engine.errors import BrokenPromise
 from engine.intake import NEVER_FITS, Intake
-from engine.kv_cache import copy_block, map_cache
+from engine.kv_cache import copy_block
 from engine.landing import Arrivals
 from engine.layout import BLOCK_SIZE
 from engine.model import Model
@@ -38,6 +39,7 @@ from engine.promises import reserved_blocks, spare_blocks
 from engine.request import Task
 from engine.sampler import Row, Sampled, SamplingError, sample
 from engine.settings import EngineSettings
+from engine.staging import Staging
 from engine.views import check_book, load_of, running_views, waiting_view
 
 __all__ = ["Engine", "EngineSettings"]
@@ -51,13 +53,16 @@ MAX_FAILURES = 3
 class Engine:
     """One model on one pool. Not thread-safe: commands and steps come from one loop."""
 
-    def __init__(self, model: Model, memory: PoolMemory, settings: EngineSettings) -> None:
-        """Take over ``memory``, whose layout is the model's."""
+    def __init__(
+        self, model: Model, memory: PoolMemory, settings: EngineSettings, staging: Staging | None = None
+    ) -> None:
+        """Take over ``memory``, whose layout is the model's. ``staging`` is for a model on another device."""
         if model.layout.block_size != BLOCK_SIZE or memory.layout != model.layout:
             raise ValueError("the pool's memory must have the model's layout")
         self._model = model
         self._memory = memory
-        self._cache = map_cache(memory.buffer, model.layout, memory.num_blocks)
+        self._staging = staging or Staging(memory)
+        self._cache = self._staging.cache
         self._settings = settings
         self._pool = BlockPool(memory.num_blocks, settings.enable_prefix_caching)
         self._book = Book(self._pool)
@@ -82,6 +87,7 @@ class Engine:
             case Grant():
                 self._results.append(self._arrivals.grant(command))
             case Adopt():
+                self._staging.place(self._arrivals.landed_blocks(command.key))
                 self._results += self._arrivals.adopt(command)
             case StopChoice():
                 self._stop(command)
@@ -89,6 +95,7 @@ class Engine:
                 self._results.append(Pong(command.number))
             case Release():
                 self._book.forget(command.key)
+                self._staging.forget(command.key)
                 self._results.append(Released(command.key))
 
     def has_work(self) -> bool:
@@ -99,6 +106,9 @@ class Engine:
     def report(self) -> Report:
         """Results since the last report, and the load now."""
         results, self._results = tuple(self._results), []
+        for result in results:
+            if isinstance(result, Computed):
+                self._staging.fetch(result.key, result.choice, result.blocks)
         return Report(results, load_of(self._book))
 
     def check(self) -> None:

@@ -63,6 +63,15 @@ class Arrivals:
             return [Broken(key, fault)]
         return self._join(landing, landing.granted, command)
 
+    def landed_blocks(self, key: Key) -> list[int]:
+        """Blocks of a granted hand-over that were filled from outside: all but those found in the cache."""
+        landing = self._book.landings.get(key)
+        if landing is None or landing.granted is None:
+            return []
+        granted = landing.granted
+        own = granted.trunk[granted.num_cached_tokens // BLOCK_SIZE :]
+        return [*own, *(block for branch in granted.branches for block in branch)]
+
     def stop(self, key: Key, choice: int) -> None:
         """A choice ended elsewhere before its hand-over was complete: it won't be adopted."""
         landing = self._book.landings.get(key)

@@ -22,6 +22,7 @@ from engine.loop import run_loop
 from engine.memory import kv_budget_bytes
 from engine.pool_memory import PoolMemory
 from engine.port import SocketCommands, Started
+from engine.staging import Staging
 from engine.weights import weights_fingerprint
 
 BAD_SETTINGS = 2
@@ -103,7 +104,8 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         max_recompute_tokens=config.max_recompute_tokens,
     )
     ready = Ready(num_blocks, longest, model.weight_bytes, weights, model.numerics)
-    return LoadedEngine(Engine(model, pool, settings), pool, Started(ready, model.layout, folder.name))
+    engine = Engine(model, pool, settings, Staging(pool, device))
+    return LoadedEngine(engine, pool, Started(ready, model.layout, folder.name))
 
 
 def num_threads(config: EngineConfig) -> int:
@@ -116,7 +118,7 @@ def num_threads(config: EngineConfig) -> int:
 
 def _device(asked: str) -> str:
     if asked == "auto":
-        return "cpu"
+        return "cuda" if torch.cuda.is_available() else "cpu"
     if asked == "cuda" and not torch.cuda.is_available():
         raise ModelError("--device cuda: torch finds no CUDA device here")
     return asked

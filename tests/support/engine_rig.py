@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from engine.api import (
@@ -23,6 +23,7 @@ from engine.api import (
 from engine.core import Engine, EngineSettings
 from engine.model import Model
 from engine.pool_memory import PoolMemory
+from engine.staging import Staging
 from engine.toy_model import ToyModel
 from protocol.block_hash import chain_hashes, root_hash
 from protocol.sampling import Sampling
@@ -64,10 +65,11 @@ class Rig:
         caching: bool = True,
         model: Model = MODEL,
         recompute: int = -1,
+        staging: Callable[[PoolMemory], Staging] = Staging,
     ) -> None:
         self.memory = PoolMemory(model.layout, num_blocks)
         settings = EngineSettings(seqs, tokens, max_len, caching, "toy", "float32", recompute)
-        self.engine = Engine(model, self.memory, settings)
+        self.engine = Engine(model, self.memory, settings, staging(self.memory))
         self.results: list[Result] = []
 
     def submit(self, *commands: Command) -> None:
