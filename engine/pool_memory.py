@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -43,7 +44,7 @@ class PoolMemory:
     """``num_blocks`` blocks of a layout, in memory that another process can map by its file descriptor."""
 
     def __init__(self, layout: KVLayout, num_blocks: int, fd: int | None = None) -> None:
-        """Make the memory, or map what ``fd`` names (a descriptor made by another ``PoolMemory``)."""
+        """Make the memory, or map and take over ``fd``, a descriptor of another ``PoolMemory``'s file."""
         self.layout = layout
         self.num_blocks = num_blocks
         size = HEADER_BYTES + layout.block_bytes * num_blocks
@@ -53,6 +54,7 @@ class PoolMemory:
         elif os.fstat(fd).st_size != size:
             raise ValueError(f"pool file has {os.fstat(fd).st_size} bytes, layout needs {size}")
         self.fd = fd
+        self._close = weakref.finalize(self, os.close, fd)
         self._map = mmap.mmap(fd, size)
         self._words = np.frombuffer(self._map, dtype=np.uint64, count=_WORDS)
 
@@ -103,6 +105,5 @@ class PoolMemory:
 
     def close(self) -> None:
         """Drop the descriptor; the mapping ends with the process or with its last view."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        self._close()
+        self.fd = -1

@@ -1,6 +1,7 @@
 """Pieces: they cover a transfer exactly, and a digest ties bytes to their place."""
 
 import itertools
+import os
 
 import pytest
 from hypothesis import given
@@ -146,7 +147,7 @@ def test_random_frames_are_refused(frame: bytes) -> None:
 
 def test_a_pool_can_be_mapped_a_second_time_by_its_descriptor() -> None:
     one = PoolMemory(LAYOUT, 3)
-    other = PoolMemory(LAYOUT, 3, one.fd)
+    other = PoolMemory(LAYOUT, 3, os.dup(one.fd))
     one.layers(0)[1].v[2, 1, 0] = 77
     one.count_layer()
     assert other.layers(0)[1].v[2, 1, 0] == 77

@@ -19,7 +19,9 @@ from tests.support.world import Asked, World, run_virtually
 pytestmark = pytest.mark.model
 
 FEW = (0, 1, 2, 15, 16, 17, 40)
-NUM_TOKENS = 46
+AFTER = 6
+"""Tokens that follow the kill: min_tokens is passed, and a block's end too."""
+NUM_TOKENS = FEW[-1] + AFTER
 GREEDY = Sampling(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
 SEEDED = Sampling(
     temperature=1.0,
@@ -74,8 +76,10 @@ def check_kills(model: Model, prompt: tuple[int, ...], sampling: Sampling, n: in
         unbroken = await broken_run(model, prompt, sampling, n, ())
         assert [len(output) for output in unbroken.tokens] == [NUM_TOKENS] * n
         for k in kills:
-            broken = await broken_run(model, prompt, sampling, n, (k,))
-            assert (broken.tokens, broken.logprobs) == (unbroken.tokens, unbroken.logprobs), k
+            length = k + AFTER
+            broken = await broken_run(model, prompt, replace(sampling, max_tokens=length), n, (k,))
+            assert broken.tokens == [tokens[:length] for tokens in unbroken.tokens], k
+            assert broken.logprobs == [logprobs[:length] for logprobs in unbroken.logprobs], k
 
     run_virtually(check())
 

@@ -34,7 +34,7 @@ from tests.support.stack import Stack, until
 GREEDY = Sampling(temperature=0.0, max_tokens=12, eos_ids=(0,), ignore_eos=True)
 
 
-FINISH_S = 120.0
+FINISH_S = 400.0
 """A deadline for a whole answer, of the real model too."""
 
 

@@ -7,7 +7,7 @@ import selectors
 from collections.abc import Sequence
 
 
-class _Selector(selectors.SelectSelector):
+class _Selector(selectors.EpollSelector):
     """Never sleeps: where a real one would wait, the clock jumps."""
 
     def __init__(self) -> None:
