@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable
 from decode_svc.job import Job, adopt_command, first_events
 from engine import api
 from kvtransfer.credit import CreditPool
-from kvtransfer.intake import prefill_command, refusal, token_event
+from kvtransfer.intake import mismatch, prefill_command, refusal, token_event
 from kvtransfer.pieces import PieceError, unpack_header
 from kvtransfer.receiver import Receiver, ReceiverParts
 from kvtransfer.worker import Key, Worker, WorkerParts
-from protocol.errors import Code
 from protocol.handover import State
 from protocol.messages import (
     Accepted,
@@ -29,8 +28,6 @@ from protocol.messages import (
 from runtime.ended import EndedAttempts
 from runtime.logs import get_logger
 
-MAX_JOBS = 4096
-"""Requests held here at once; more are refused, so that they wait at the gateway."""
 NO_LIMIT = -1
 
 log = get_logger("decode")
@@ -40,6 +37,7 @@ class DecodeWorker(Worker):
     """One decode worker's io side."""
 
     phase = "decode"
+    max_held = 4096
 
     def __init__(self, parts: WorkerParts, local_prefill_tokens: int) -> None:
         """Takes over the postbox's decode messages. ``local_prefill_tokens`` -1 is no limit (``both``)."""
@@ -66,7 +64,7 @@ class DecodeWorker(Worker):
             if job.state is not State.OFFERED:
                 self.send(gateway, Accepted(*key, self.phase))
             return
-        reason = self._reason_to_refuse(key)
+        reason = self.reason_to_refuse(key)
         if reason is not None:
             self.send(gateway, Refused(*key, self.phase, *reason))
             return
@@ -82,8 +80,8 @@ class DecodeWorker(Worker):
         if job is not None and job.receiver is not None:
             self.send(prefill, job.receiver.grant())
             return
-        reason = self._reason_to_refuse(key) if job is None else None
-        reason = reason or self._mismatch(question)
+        reason = self.reason_to_refuse(key) if job is None else None
+        reason = reason or mismatch(question, self.parts.engine.started)
         if reason is not None:
             self.send(prefill, Refused(*key, self.phase, *reason))
             return
@@ -101,23 +99,6 @@ class DecodeWorker(Worker):
                 demand.choices,
             )
         )
-
-    def _reason_to_refuse(self, key: Key) -> tuple[str, str] | None:
-        if key in self.ended:
-            return Code.CANCELLED, "this attempt is over"
-        if self.draining:
-            return Code.DRAINING, "this worker takes no new work"
-        if len(self._jobs) >= MAX_JOBS:
-            return Code.QUEUE_FULL, f"this worker holds {MAX_JOBS} requests already"
-        return None
-
-    def _mismatch(self, question: GrantRequest) -> tuple[str, str] | None:
-        started = self.parts.engine.started
-        if question.layout != started.layout.fingerprint:
-            return Code.MISMATCH, f"block layouts differ: {question.layout} and {started.layout.fingerprint}"
-        if question.weights != started.ready.weights:
-            return Code.MISMATCH, f"weights differ: {question.weights} and {started.ready.weights}"
-        return None
 
     def _begin(self, key: Key, gateway: Peer, prefill: Peer, state: State) -> Job:
         self.hold(key, gateway, prefill)
@@ -156,7 +137,7 @@ class DecodeWorker(Worker):
         if key in self._jobs:
             self.send(gateway, Accepted(*key, self.phase))
             return
-        reason = self._reason_to_refuse(key) or refusal(request, self.parts.engine.started.ready.max_model_len)
+        reason = self.reason_to_refuse(key) or refusal(request, self.parts.engine.started.ready.max_model_len)
         if reason is not None:
             self.send(gateway, Refused(*key, self.phase, *reason))
             return

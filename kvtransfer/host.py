@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from engine.child import ChildPort, EngineStartError, start_engine
 from engine.config import EngineConfig
+from kvtransfer.ledger import ledger
 from kvtransfer.link import BusLink
 from kvtransfer.node import WorkerNode, capacity_line, worker_metrics
 from kvtransfer.worker import Worker, WorkerParts
@@ -116,7 +117,7 @@ async def _run(node: WorkerNode, worker: Worker, stop: asyncio.Event) -> int:
         live=lambda: (not died.is_set(), "engine died" if died.is_set() else "live"),
         ready=lambda: node.ready(worker),
         metrics=worker_metrics(node, worker).render,
-        ledger=worker.ledger,
+        ledger=lambda: ledger(worker),
     )
     port = await server.start()
     node.status_url = f"http://{node.settings.host}:{port}"

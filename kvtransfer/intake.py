@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from engine.api import ChoiceTail, NewTokens, Prefill
+from engine.port import Started
 from protocol.errors import Code
-from protocol.messages import PrefillRequest, TokenEvent
+from protocol.messages import GrantRequest, PrefillRequest, TokenEvent
 
 Key = tuple[str, int]
 
@@ -17,6 +18,15 @@ def refusal(request: PrefillRequest, max_model_len: int) -> tuple[str, str] | No
         return Code.BAD_REQUEST, "a request needs a prompt token and a choice"
     if num_tokens >= max_model_len:
         return Code.TOO_LONG, f"{num_tokens} tokens leave no room in a context of {max_model_len}"
+    return None
+
+
+def mismatch(question: GrantRequest, started: Started) -> tuple[str, str] | None:
+    """Code and reason why blocks of the asking worker can't be used here; ``None`` if they can."""
+    if question.layout != started.layout.fingerprint:
+        return Code.MISMATCH, f"block layouts differ: {question.layout} and {started.layout.fingerprint}"
+    if question.weights != started.ready.weights:
+        return Code.MISMATCH, f"weights differ: {question.weights} and {started.ready.weights}"
     return None
 
 

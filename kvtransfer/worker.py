@@ -55,6 +55,8 @@ class Worker:
     """Base of both services. Each attempt is held for a gateway, and ends in exactly one way."""
 
     phase: str
+    max_held: int
+    """Requests held here at once; more are refused, so that they wait at the gateway."""
 
     def __init__(self, parts: WorkerParts) -> None:
         """Takes over the postbox's common messages. Needs a running loop."""
@@ -86,6 +88,16 @@ class Worker:
             self.end(old)
         self.held[key] = Held(gateway, other)
         self.holds.add(key)
+
+    def reason_to_refuse(self, key: Key) -> tuple[str, str] | None:
+        """Code and sentence why nothing new is taken here for this key; ``None`` if it is."""
+        if key in self.ended:
+            return Code.CANCELLED, "this attempt is over"
+        if self.draining:
+            return Code.DRAINING, "this worker takes no new work"
+        if len(self.held) >= self.max_held:
+            return Code.QUEUE_FULL, f"this worker holds {self.max_held} requests already"
+        return None
 
     def submit(self, command: Command) -> None:
         """Hand a command to the engine."""
@@ -171,30 +183,6 @@ class Worker:
     def open_transfers(self) -> Iterable[tuple[Key, Peer]]:
         """Attempts whose transfer isn't over, and the worker at its other end."""
         raise NotImplementedError
-
-    def ledger(self) -> dict[str, object]:
-        """Every hold with owner, state and age in seconds, and the pool's sum."""
-        ages = self.holds.ages_s()
-        holds = [
-            {
-                "request_id": key[0],
-                "attempt": key[1],
-                "owner": held.gateway.id,
-                "other": held.other.id,
-                "state": self.state_of(key),
-                "age_s": round(ages.get(key, 0.0), 3),
-            }
-            for key, held in self.held.items()
-        ]
-        load = self.load
-        pool = {
-            "total": load.total_blocks,
-            "free": load.free_blocks,
-            "cached": load.cached_blocks,
-            "held": load.held_blocks,
-            "reserved": load.reserved_blocks,
-        }
-        return {"worker": self.parts.postbox.me.id, "pool": pool, "holds": holds}
 
     def state_of(self, key: Key) -> str:
         """The hand-over state of an attempt that is held."""

@@ -26,9 +26,6 @@ from protocol.messages import (
 )
 from runtime.logs import get_logger
 
-MAX_JOBS = 1024
-"""Requests held here at once; more are refused, so that they wait at the gateway."""
-
 FINISHED_S = 10.0
 """How long Finished is repeated: twice as long as the decode worker's hold lasts without it."""
 
@@ -39,6 +36,7 @@ class PrefillWorker(Worker):
     """One prefill worker's io side."""
 
     phase = "prefill"
+    max_held = 1024
 
     def __init__(self, parts: WorkerParts) -> None:
         """Takes over the postbox's prefill messages. Needs a running loop."""
@@ -58,7 +56,7 @@ class PrefillWorker(Worker):
         if key in self.held:
             self.send(gateway, Accepted(*key, self.phase))
             return
-        reason = self._reason_to_refuse(key, request)
+        reason = self.reason_to_refuse(key) or refusal(request, self.parts.engine.started.ready.max_model_len)
         if reason is not None:
             self.send(gateway, Refused(*key, self.phase, *reason))
             return
@@ -70,15 +68,6 @@ class PrefillWorker(Worker):
         if request.decode.id:
             job.sender = self._new_sender(key, job)
         self.send(gateway, Accepted(*key, self.phase))
-
-    def _reason_to_refuse(self, key: Key, request: PrefillRequest) -> tuple[str, str] | None:
-        if key in self.ended:
-            return Code.CANCELLED, "this attempt is over"
-        if self.draining:
-            return Code.DRAINING, "this worker takes no new work"
-        if len(self._jobs) >= MAX_JOBS:
-            return Code.QUEUE_FULL, f"this worker holds {MAX_JOBS} requests already"
-        return refusal(request, self.parts.engine.started.ready.max_model_len)
 
     def _new_sender(self, key: Key, job: Job) -> Sender:
         request, started = job.request, self.parts.engine.started

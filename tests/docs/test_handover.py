@@ -44,7 +44,7 @@ def number(cell: str) -> float:
 
 
 def value_of(name: str) -> float:
-    """A module's constant, or a settings class's default."""
+    """A module's constant, a settings class's default, or a class's own constant."""
     parts = name.split(".")
     for end in range(len(parts) - 1, 0, -1):
         try:
@@ -52,8 +52,10 @@ def value_of(name: str) -> float:
         except ModuleNotFoundError:
             continue
         if isinstance(found_class := getattr(found, parts[end]), type):
-            default = found_class.__dataclass_fields__[parts[end + 1]].default  # type: ignore[attr-defined]
-            return float(default)
+            fields = getattr(found_class, "__dataclass_fields__", {})
+            if parts[end + 1] in fields:
+                return float(fields[parts[end + 1]].default)
+            return float(getattr(found_class, parts[end + 1]))
         return float(found_class)
     raise AssertionError(name)
 
