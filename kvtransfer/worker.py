@@ -259,7 +259,9 @@ class Worker:
                 self.fail(key, Code.WORKER_LOST, f"worker {peer.id} is gone", "transfer")
 
     def _late(self, key: Key, phase: str) -> None:
-        self.fail(key, Code.DEADLINE, f"the {phase} phase took too long", phase)
+        """A phase took too long. A transfer may go better between other workers, so that one is tried again."""
+        code = Code.TRANSFER if phase == "transfer" else Code.DEADLINE
+        self.fail(key, code, f"the {phase} phase took too long", phase)
 
     def _expired(self, key: Key) -> None:
         """Its gateway hasn't asked for it for too long."""
