@@ -73,11 +73,11 @@ def _add_models(app: FastAPI, services: Services) -> None:
     @app.get("/v1/models/{model_id:path}")
     async def one_model(model_id: str) -> Response:
         """Describe one model; names may have slashes."""
-        if model_id == services.model.name:
+        if model_id == services.folder_model.name:
             return JSONResponse(card())
         raise GatewayError(
             404,
-            f"The model {model_id[:256]!r} isn't served here, only {services.model.name!r}",
+            f"The model {model_id[:256]!r} isn't served here, only {services.folder_model.name!r}",
             code="model_not_found",
             param="model",
         )
@@ -110,7 +110,7 @@ def _add_probes(app: FastAPI, services: Services) -> None:
             "paths": health.paths,
             "prefill_workers": health.num_prefill,
             "decode_workers": health.num_decode,
-            "model": services.model.name,
+            "model": services.folder_model.name,
             "draining": health.draining,
             "reasons": health.reasons_json(),
         }

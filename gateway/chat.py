@@ -16,6 +16,7 @@ from gateway.requests import (
 )
 from gateway.responses import ChatShape
 from gateway.sampling_fields import sampling_of, text_settings
+from gateway.served_model import ServedModel
 from gateway.services import Services
 from gateway.tokenizer import LONG_TEXT_CHARS
 from protocol.sampling import NO_LOGPROBS
@@ -30,12 +31,12 @@ async def prepare_chat(fields: Mapping[str, object], services: Services, label: 
     if num_top > 0:
         check_num_logprobs("top_logprobs", num_top, settings)
     text = text_settings(body, settings, logprobs=body.logprobs)
-    prompt_ids = await _prompt_ids(body, services)
+    prompt_ids = await _prompt_ids(body, model)
     room = check_room(len(prompt_ids), model, "messages")
     job = Job(
         prompts=(prompt_ids,),
         num_choices=body.n,
-        sampling=sampling_of(body, model, max_tokens=_max_tokens(body, room, services), logprobs=num_top),
+        sampling=sampling_of(body, model, max_tokens=_max_tokens(body, room, model), logprobs=num_top),
         text=text,
         cache_salt=body.cache_salt or "",
         label=label,
@@ -54,17 +55,17 @@ def _num_top(body: ChatBody) -> int:
     return NO_LOGPROBS
 
 
-def _max_tokens(body: ChatBody, room: int, services: Services) -> int:
+def _max_tokens(body: ChatBody, room: int, model: ServedModel) -> int:
     """Prefer the newer name; by default it is the rest of the context."""
     for param in ("max_completion_tokens", "max_tokens"):
         asked: int | None = getattr(body, param)
         if asked is not None:
-            return check_max_tokens(asked, room, services.model, param)
+            return check_max_tokens(asked, room, model, param)
     return room
 
 
-async def _prompt_ids(body: ChatBody, services: Services) -> tuple[int, ...]:
-    template = services.model.template
+async def _prompt_ids(body: ChatBody, model: ServedModel) -> tuple[int, ...]:
+    template = model.template
     if template is None:
         raise GatewayError(400, "This model has no chat template; use /v1/completions")
     if body.continue_final_message and body.add_generation_prompt:
@@ -72,12 +73,11 @@ async def _prompt_ids(body: ChatBody, services: Services) -> tuple[int, ...]:
     messages = template_messages(body.messages, knows_developer=template.knows_developer)
     num_chars = sum(len(str(message["content"])) for message in messages)
     if num_chars <= LONG_TEXT_CHARS:
-        return _render(body, messages, services)
-    return await asyncio.to_thread(_render, body, messages, services)
+        return _render(body, messages, model)
+    return await asyncio.to_thread(_render, body, messages, model)
 
 
-def _render(body: ChatBody, messages: list[dict[str, object]], services: Services) -> tuple[int, ...]:
-    model = services.model
+def _render(body: ChatBody, messages: list[dict[str, object]], model: ServedModel) -> tuple[int, ...]:
     assert model.template is not None
     text = model.template.render(
         messages,

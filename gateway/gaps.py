@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from protocol.messages import Key
     from runtime.repeats import Repeats
 
 NO_LIMIT_S = 86_400.0
 """The phase's deadline ends a gap that nobody can fill; this one is never reached."""
-
-Key = tuple[str, int]
 
 
 class Gaps:
