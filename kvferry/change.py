@@ -11,20 +11,15 @@ from kvferry.errors import UsageError
 from kvferry.flags import read_settings
 from kvferry.stack import MAX_WORKERS
 from kvferry.stack_file import find_stack
+from kvferry.which_stack import StackSettings
 from runtime import units
 from runtime.settings import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeSettings:
+class ChangeSettings(StackSettings):
     """Which stack, and how long to wait for it."""
 
-    stack: str = setting(
-        units.text,
-        "",
-        "port, process id or name of the `kvferry up` that is meant, when several run",
-        metavar="NAME|PORT",
-    )
     within: float = setting(
         units.seconds(1.0, 24 * 3600.0),
         600.0,

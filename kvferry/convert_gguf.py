@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kvferry.flush import flush
+
 CONVERTER_VERSION = 1
 """Part of the cached folder's name: raise it when the same file would give another folder."""
 
@@ -23,8 +25,8 @@ def convert(source: Path, target: Path) -> None:
     _say("writing the tokenizer")
     _save_tokenizer(source, target, model_max_length=config["max_position_embeddings"])
     for path in target.iterdir():
-        _flush(path)
-    _flush(target)
+        flush(path)
+    flush(target)
 
 
 def _save_weights(source: Path, target: Path) -> dict[str, Any]:
@@ -94,14 +96,6 @@ def _without(path: Path, *names: str) -> dict[str, Any]:
         fields.pop(name, None)
     path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
     return fields
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _say(step: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kvferry import convert_gguf
 from kvferry.errors import ModelError
+from kvferry.flush import flush
 from kvferry.model_folder import check_model_folder
 from kvferry.spawn import child_environment, module_command
 from kvferry.wheel_file import find_wheel_file
@@ -87,7 +88,7 @@ def _convert(source: Path, final: Path, progress: Progress, module: str, lock: i
             progress(f"{final} is damaged and is replaced")
             final.replace(Path(tempfile.mkdtemp(prefix=f".{final.name}.build-", dir=final.parent)))
         build.replace(final)
-        _flush_folder(final.parent)
+        flush(final.parent)
     finally:
         for left in final.parent.glob(f".{final.name}.build-*"):
             shutil.rmtree(left)
@@ -162,14 +163,6 @@ def _locked(path: Path, progress: Progress, reason: str) -> Iterator[int]:
             progress(f"waiting: {reason}")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock.fileno()
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _is_hub_id(model: str) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from kvferry.errors import StartError, UsageError
 from kvferry.stack_file import find_stack
+from kvferry.which_stack import StackSettings
 from protocol.codec import decode
 from protocol.errors import WireError
 from protocol.messages import GatewayStatus, Peer, WorkerStatus
@@ -31,15 +32,9 @@ class VisitError(StartError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VisitSettings:
+class VisitSettings(StackSettings):
     """Which stack a command is for."""
 
-    stack: str = setting(
-        units.text,
-        "",
-        "port, process id or name of the `kvferry up` that is meant, when several run",
-        metavar="NAME|PORT",
-    )
     nats_url: str = setting(
         units.text,
         "",
