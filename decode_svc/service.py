@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 
 from decode_svc.job import Job, adopt_command, first_events
 from engine import api
+from engine.api import Key
 from kvtransfer.credit import CreditPool
 from kvtransfer.intake import mismatch, prefill_command, refusal, token_event
 from kvtransfer.pieces import PieceError, unpack_header
 from kvtransfer.receiver import Receiver, ReceiverParts
-from kvtransfer.worker import Key, Worker, WorkerParts
+from kvtransfer.worker import Worker, WorkerParts
 from protocol.handover import State
 from protocol.messages import (
     Accepted,

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from engine.api import Command, Report, Shutdown
 from engine.config import EngineConfig
@@ -135,19 +136,25 @@ def _spawn(command: list[str], fd: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, pass_fds=(fd,), env=environment)
 
 
+def _first_frame(sock: socket.socket) -> tuple[Any, FrameReader, list[Any]]:
+    """The first value that the other end sends, the reader, and the values that came with it. Raises ``EOFError``."""
+    reader = FrameReader()
+    while True:
+        data = sock.recv(_READ_BYTES)
+        if not data:
+            raise EOFError("the other end closed before it had said anything")
+        frames = reader.feed(data)
+        if frames:
+            return frames[0], reader, frames[1:]
+
+
 def _receive_start(sock: socket.socket) -> tuple[Started, int, tuple[FrameReader, list[Report]]]:
     """The engine's first frame, the pool's file descriptor, which travels beside its first byte, and what followed."""
     data, fds, _, _ = socket.recv_fds(sock, 1, 1)
     if not data:
         raise EOFError("the engine closed its end")
-    reader = FrameReader()
-    while True:
-        data = sock.recv(_READ_BYTES)
-        if not data:
-            raise EOFError("the engine closed its end")
-        frames = reader.feed(data)
-        if frames:
-            return frames[0], fds[0], (reader, frames[1:])
+    started, reader, early = _first_frame(sock)
+    return started, fds[0], (reader, early)
 
 
 def send_start(sock: socket.socket, started: Started, pool: PoolMemory) -> None:
@@ -159,12 +166,5 @@ def send_start(sock: socket.socket, started: Started, pool: PoolMemory) -> None:
 def receive_config(fd: int) -> tuple[socket.socket, EngineConfig]:
     """The engine's first act: its socket and what it is told."""
     sock = socket.socket(fileno=fd)
-    reader = FrameReader()
-    while True:
-        data = sock.recv(_READ_BYTES)
-        if not data:
-            raise EOFError("io closed its end before it sent the settings")
-        frames = reader.feed(data)
-        if frames:
-            config: EngineConfig = frames[0]
-            return sock, config
+    config, _, _ = _first_frame(sock)
+    return sock, config

@@ -7,8 +7,6 @@ from engine.port import Started
 from protocol.errors import Code
 from protocol.messages import GrantRequest, PrefillRequest, TokenEvent
 
-Key = tuple[str, int]
-
 
 def refusal(request: PrefillRequest, max_model_len: int) -> tuple[str, str] | None:
     """Code and reason why no worker of this context length can take the request; ``None`` if it can."""

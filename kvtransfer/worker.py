@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.api import Broken, Command, GaveBack, Load, Pong, Rejected, Release, Report, Result
+from engine.api import Broken, Command, GaveBack, Key, Load, Pong, Rejected, Release, Report, Result
 from engine.api import Released as EngineReleased
 from engine.port import EnginePort
 from kvtransfer.contents import PoolContents
@@ -28,7 +28,6 @@ from runtime.roster import BEAT_S, Roster
 ENDED_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals that somebody else sends: an engine that ended by one of them hasn't crashed by itself."""
 
-Key = tuple[str, int]
 log = get_logger("worker")
 
 
@@ -218,10 +217,11 @@ class Worker:
     def end_and_answer(self, sender: Peer, key: Key) -> None:
         """End an attempt and all before it; ``sender`` hears Released once the engine has let go."""
         self._answers[key].add(sender)
+        if key not in self.held:
+            self.ended.add(*key)
+            self.submit(Release(key))
         for held in [k for k in self.held if k[0] == key[0] and k[1] <= key[1]]:
             self.end(held)
-        self.ended.add(*key)
-        self.submit(Release(key))
 
     def _released(self, sender: Peer, released: Released) -> None:
         """The other side holds nothing any more: it needn't be told again."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from engine.api import Computed, NewTokens, Rejected, Result, StopChoice
+from engine.api import Computed, Key, NewTokens, Rejected, Result, StopChoice
 from kvtransfer.intake import prefill_command, refusal, token_event
 from kvtransfer.sender import Sender, SenderParts
-from kvtransfer.worker import Key, Worker, WorkerParts
+from kvtransfer.worker import Worker, WorkerParts
 from prefill_svc.job import Job
 from protocol.block_hash import chain_hashes, root_hash
 from protocol.errors import Code

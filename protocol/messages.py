@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from protocol.sampling import Sampling, TokenLogprob
 
+Key = tuple[str, int]
+"""(request_id, attempt): one try of one request, as a key."""
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-RECHECK_S = 1.0
+from protocol.messages import Key
 
-Key = tuple[str, int]
+RECHECK_S = 1.0
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from protocol.messages import Ack, Peer, Resend, TokenEvent, TokenEvents
+from protocol.messages import Ack, Key, Peer, Resend, TokenEvent, TokenEvents
 from protocol.sampling import TokenLogprob
 from runtime.postbox import Postbox
 
@@ -17,8 +17,6 @@ CHECK_S = 0.05
 MAX_EVENTS_A_MESSAGE = 256
 RETIRED_S = 60.0
 """What a finished attempt said is repeated this long at the most."""
-
-Key = tuple[str, int]
 
 
 @dataclass(slots=True)

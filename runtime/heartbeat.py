@@ -57,8 +57,9 @@ class Heartbeat:
 
     async def _run(self) -> None:
         while True:
-            self.beat()
+            status = self._status()
+            self._postbox.broadcast(status)
             if self._store is not None:
-                frame = encode(Envelope(self._postbox.me, ""), self._status())
+                frame = encode(Envelope(self._postbox.me, ""), status)
                 await self._store.put(self._postbox.me.id, frame, STORE_TTL_S)
             await asyncio.sleep(BEAT_S)

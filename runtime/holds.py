@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from protocol.messages import Key
 from runtime.logs import get_logger
 
 HOLD_S = 5.0
 """A hold that nobody asked for this long is let go."""
 CHECK_S = 0.5
 
-Key = tuple[str, int]
 log = get_logger("holds")
 
 
