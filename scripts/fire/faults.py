@@ -16,6 +16,9 @@ STOPPED_S = 8.0
 BUS_PAUSED_S = 10.0
 STORE_GONE_S = 60.0
 SMALL_S = 30.0
+GUEST_REQUESTS = 16
+"""After so many answers, a worker that has just come has its share of the streams."""
+
 Harm = Callable[[Stack, Load, float], None]
 
 
@@ -51,6 +54,23 @@ def _kill(worker: str, *, engine: bool) -> Harm:
 def _stopped(worker: str, *, engine: bool) -> Harm:
     def harm(stack: Stack, load: Load, share: float) -> None:
         _stop(stack.engine(worker) if engine else stack.io(worker), STOPPED_S)
+
+    return harm
+
+
+def _line_cut(role: str) -> Harm:
+    """A worker more, whose own line to the bus is cut: nobody else's is, and it lives."""
+
+    def harm(stack: Stack, load: Load, share: float) -> None:
+        with stack.guest(role) as line:
+            num_right = load.count.kinds["ok"]
+            stack.until(lambda: load.count.kinds["ok"] >= num_right + GUEST_REQUESTS, 60, "the guest has work")
+            line.cut()
+            try:
+                pause(STOPPED_S)
+            finally:
+                line.mend()
+            stack.until(lambda: stack.healthy(**stack.with_guest(role)), 60, "the guest is back")
 
     return harm
 
@@ -114,8 +134,10 @@ FAULTS = (
     Fault("engine of P killed", _kill("prefill", engine=True), is_quick=False),
     Fault(f"engine of D stopped for {STOPPED_S:g} s", _stopped("decode", engine=True)),
     Fault(f"engine of P stopped for {STOPPED_S:g} s", _stopped("prefill", engine=True), is_quick=False),
-    Fault(f"io of D stopped (cut off) for {STOPPED_S:g} s", _stopped("decode", engine=False), is_quick=False),
-    Fault(f"io of P stopped (cut off) for {STOPPED_S:g} s", _stopped("prefill", engine=False), is_quick=False),
+    Fault(f"io of D stopped for {STOPPED_S:g} s", _stopped("decode", engine=False), is_quick=False),
+    Fault(f"io of P stopped for {STOPPED_S:g} s", _stopped("prefill", engine=False), is_quick=False),
+    Fault(f"line of a third D cut for {STOPPED_S:g} s", _line_cut("decode")),
+    Fault(f"line of a third P cut for {STOPPED_S:g} s", _line_cut("prefill"), is_quick=False),
     Fault("NATS killed", _broker_killed("nats-server")),
     Fault(f"NATS paused for {BUS_PAUSED_S:g} s", _bus_paused, is_quick=False),
     Fault("Valkey killed, nothing kept", _broker_killed("valkey-server")),

@@ -11,11 +11,16 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
+
+from fire.line import Line
+from kvferry.stack_file import find_stack
 
 START_S = 180.0
 END_S = 90.0
@@ -30,6 +35,7 @@ class Stack:
         self.port = _two_free_ports()
         self.urls = [f"http://127.0.0.1:{self.port + i}" for i in range(2)]
         command = ["up", "--port", str(self.port), "--gateways", "2", "--prefill", "2", "--decode", "2", *flags]
+        self._flags = flags
         self._log = log.open("w")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "kvferry", *command], stdout=self._log, stderr=subprocess.STDOUT
@@ -88,6 +94,33 @@ class Stack:
         """What a `kvferry` command of an operator says."""
         command = [sys.executable, "-m", "kvferry", *argv, "--stack", str(self.port)]
         return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=check, timeout=300).stdout
+
+    @contextmanager
+    def guest(self, role: str) -> Iterator[Line]:
+        """One worker more, started by hand, whose line to the bus goes through the ``Line`` that is given."""
+        found = find_stack(str(self.port))
+        bus = urlsplit(found.nats_url)
+        line = Line(bus.hostname or "127.0.0.1", bus.port or 4222)
+        nats_url = bus._replace(netloc=f"{bus.username}:{bus.password}@127.0.0.1:{line.port}").geturl()
+        environment = {**os.environ, "KVFERRY_NATS_URL": nats_url, "KVFERRY_REDIS_URL": found.redis_url}
+        command = [sys.executable, "-m", "kvferry", role, "--worker-id", f"guest-{role}", "--status-port", "0"]
+        process = subprocess.Popen(
+            [*command, *self._flags], stdout=self._log, stderr=subprocess.STDOUT, env=environment
+        )
+        try:
+            self.until(lambda: self.healthy(**self.with_guest(role)), START_S, f"a third {role} worker")
+            yield line
+            process.send_signal(signal.SIGTERM)
+            self.until(lambda: process.poll() is not None, END_S, "the guest has left")
+        finally:
+            process.kill()
+            process.wait()
+            line.close()
+
+    @staticmethod
+    def with_guest(role: str) -> dict[str, int]:
+        """How many workers of each kind there are while one more of ``role`` is there."""
+        return {"prefill": 2, "decode": 2, role: 3}
 
     def ledger(self) -> dict[str, Any]:
         """What `kvferry ledger --json` says."""
