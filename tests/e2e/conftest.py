@@ -45,8 +45,7 @@ class Up:
     """One `kvferry up`. Lines of its output are kept; workers' status ports are read from them."""
 
     def __init__(self, *flags: str) -> None:
-        self.port = free_port()
-        command = [sys.executable, "-m", "kvferry", "up", "--port", str(self.port), *flags]
+        command = [sys.executable, "-m", "kvferry", "up", "--port", "0", *flags]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
@@ -67,6 +66,13 @@ class Up:
 
         until(curl, START_S, "ready")
         return self
+
+    @property
+    def port(self) -> int:
+        """Of the first gateway, as `up` chose it."""
+        match = re.search(r"http://127\.0\.0\.1:(\d+)/", " ".join(self.curl))
+        assert match
+        return int(match[1])
 
     @property
     def base_url(self) -> str:
@@ -127,5 +133,13 @@ class Up:
 def split(model_dir: Path) -> Iterator[Up]:
     """One prefill and one decode worker, as `make run` starts them."""
     up = Up().ready()
+    yield up
+    assert up.end() == 0
+
+
+@pytest.fixture(scope="module")
+def pair(model_dir: Path) -> Iterator[Up]:
+    """One prefill and two decode workers behind two gateways."""
+    up = Up("--decode", "2", "--gateways", "2", "--kv-cache-memory-bytes", "64MiB").ready()
     yield up
     assert up.end() == 0
