@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run check format test test-long clean
+.PHONY: help setup run check format test test-long test-compose clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -36,10 +36,13 @@ format: setup ## rewrite layout and import order
 	$(BIN)/ruff check --fix .
 
 test: setup ## all tests but the long ones and those for a GPU; real brokers, real model
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu and not long"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu and not long and not compose"
 
 test-long: setup ## the tests that take long
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "long and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "long and not gpu and not compose"
+
+test-compose: setup ## the shipped containers, on this machine's Docker: build, scale and kill under load
+	$(BIN)/pytest -m compose tests/compose --durations=0
 
 clean:      ## remove .venv, builds and caches
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -20,6 +20,8 @@ CLOSE_S = 10.0
 SPIN = {"GOMP_SPINCOUNT": "3000"}
 """Compute threads that wait for each other spin for a bounded time: with libgomp's default, two workers on two
 cores slow each other up to a hundredfold; with none, small matmuls take twice as long."""
+NOT_ITS_CONCERN = ("KVFERRY_NATS_", "KVFERRY_REDIS_", "KVFERRY_API_KEY")
+"""Variables with credentials: an engine talks to its worker's io alone."""
 _READ_BYTES = 1 << 20
 
 
@@ -132,7 +134,8 @@ async def start_engine(config: EngineConfig, role: str) -> ChildPort:
 
 def _spawn(command: list[str], fd: int) -> subprocess.Popen[bytes]:
     """From the main thread: the kernel ends the child with the thread that forked it."""
-    environment = {**SPIN, **os.environ, "KVFERRY_PARENT_PID": str(os.getpid())}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_ITS_CONCERN)}
+    environment = {**SPIN, **kept, "KVFERRY_PARENT_PID": str(os.getpid())}
     return subprocess.Popen(command, pass_fds=(fd,), env=environment)
 
 

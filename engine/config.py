@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+AUTO_LEN = -1
+"""As ``max_model_len``: the longest of which ``auto_concurrency`` requests fit into the pool at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Settings of one engine; sizes in bytes, lengths in tokens. 0 or "auto" lets the engine choose; -1 is no limit."""
+    """Settings of one engine; sizes in bytes, lengths in tokens. 0 or "auto" lets the engine choose; -1 is no limit.
+
+    ``max_model_len`` 0 is the model's own, ``AUTO_LEN`` what memory allows.
+    """
 
     model: str
     worker_id: str
     dtype: str = "auto"
     device: str = "auto"
     max_model_len: int = 0
+    auto_concurrency: int = 4
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     gpu_memory_utilization: float = 0.9

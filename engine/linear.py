@@ -39,7 +39,7 @@ class Linear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Take over ``weight`` ``[outputs, inputs]`` and ``bias`` ``[outputs]``."""
-        self.weight_bytes = weight.numel() * weight.element_size()
+        self.weight_bytes = weight.nbytes + (bias.nbytes if bias is not None else 0)
         self._min_rows = 1
         device, dtype = weight.device.type, weight.dtype
         if dtype == torch.bfloat16 and ops.has_fast_linear(device):
@@ -65,7 +65,7 @@ class Head:
 
     def __init__(self, weight: Tensor) -> None:
         """Take over ``weight`` ``[vocab_size, hidden_size]``."""
-        self.weight_bytes = weight.numel() * weight.element_size()
+        self.weight_bytes = weight.nbytes
         unrounded = weight.dtype == torch.bfloat16 and ops.has_linear(weight.device.type)
         self._multiply = compiled(weight, None, torch.float32) if unrounded else Linear(weight)
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.errors import ModelError
-from engine.layout import CacheGroup, KVLayout
 from engine.linear import Head, Linear, products
-from engine.model_config import ModelConfig, read_model_config
+from engine.model_config import read_model_config
+from engine.model_sizes import head_is_copy, kv_layout, model_len, resolve_dtype
 from engine.rope import rope_tables
 from engine.weights import Weights, open_weights
 from kvferry_kernels import ops
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
     from engine.batch import Batch
     from engine.kv_cache import LayerCache
-
-CPU_DTYPES = ("bfloat16", "float32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +37,13 @@ class Layer:
     gate_up: Linear
     down: Linear
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all of them."""
+        vectors = (self.input_norm, self.q_norm, self.k_norm, self.mlp_norm)
+        linears = (self.qkv, self.output, self.gate_up, self.down)
+        return sum(x.nbytes for x in vectors if x is not None) + sum(x.weight_bytes for x in linears)
+
 
 class LlamaModel:
     """A model of the Llama family, loaded from a folder.
@@ -54,12 +58,11 @@ class LlamaModel:
         ``dtype`` is "float32", "bfloat16", "float16" (GPU only) or "auto", the folder's own.
         """
         self.config = config = read_model_config(folder)
-        self.max_model_len = _model_len(config, max_model_len)
-        name = _dtype_name(dtype, config, device)
+        self.max_model_len = model_len(config, max_model_len)
+        name = resolve_dtype(dtype, config, device)
         self._dtype: torch.dtype = getattr(torch, name)
         self._device = torch.device(device)
-        group = CacheGroup(tuple(range(config.num_layers)), config.num_kv_heads, config.head_dim)
-        self.layout = KVLayout((group,), name)
+        self.layout = kv_layout(config, name)
         multiply = products(self._device.type, self._dtype)
         self.numerics = f"{ops.variant(device)};{multiply};torch-{torch.__version__};{name}"
         self._scale = config.head_dim**-0.5
@@ -125,10 +128,10 @@ class LlamaModel:
             head = self._place(weights.take("lm_head.weight", vocab, hidden))
         self._head = Head(head)
         self._layers = [self._load_layer(weights, i) for i in range(config.num_layers)]
-        linears = [m for x in self._layers for m in (x.qkv, x.output, x.gate_up, x.down)]
-        embedding_bytes = self._embedding.numel() * self._embedding.element_size()
-        self.weight_bytes = embedding_bytes + self._head.weight_bytes
-        self.weight_bytes += sum(linear.weight_bytes for linear in linears)
+        shared = config.tied_embeddings and not head_is_copy(config, self._device.type)
+        self.weight_bytes = self._embedding.nbytes + self._final_norm.nbytes
+        self.weight_bytes += 0 if shared else self._head.weight_bytes
+        self.weight_bytes += sum(layer.weight_bytes for layer in self._layers)
 
     def _load_layer(self, weights: Weights, index: int) -> Layer:
         config = self.config
@@ -160,22 +163,3 @@ class LlamaModel:
 
     def _place(self, tensor: Tensor) -> Tensor:
         return tensor.to(device=self._device, dtype=self._dtype)
-
-
-def _model_len(config: ModelConfig, asked: int | None) -> int:
-    if asked is None:
-        return config.max_len
-    if not 1 <= asked <= config.max_len:
-        raise ModelError(f"max model length {asked} is not in 1 to {config.max_len}, the model's own")
-    return asked
-
-
-def _dtype_name(asked: str, config: ModelConfig, device: str) -> str:
-    """Resolve "auto": the folder's dtype, with bfloat16 for float16 on a CPU."""
-    on_cpu = device == "cpu"
-    name = config.dtype if asked == "auto" else asked
-    if on_cpu and asked == "auto" and name == "float16":
-        name = "bfloat16"
-    if name not in (CPU_DTYPES if on_cpu else (*CPU_DTYPES, "float16")):
-        raise ModelError(f"dtype {name} isn't built on {device} (built: {', '.join(CPU_DTYPES)})")
-    return name

@@ -83,7 +83,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_model_config(folder: Path) -> ModelConfig:
     """Read ``folder``/config.json and generation_config.json; what isn't built is a ModelError."""
-    raw = read_json(folder / "config.json")
+    return parse_model_config(read_json(folder / "config.json"), folder)
+
+
+def parse_model_config(raw: dict[str, Any], folder: Path) -> ModelConfig:
+    """As ``read_model_config``, from the fields of a config.json that belongs to ``folder``."""
     try:
         return _model_config(raw, folder)
     except KeyError as error:

@@ -13,13 +13,14 @@ from pathlib import Path
 import torch
 
 from engine.api import Ready
+from engine.capacity import plan_capacity
 from engine.child import receive_config, send_start
 from engine.config import EngineConfig
 from engine.core import Engine, EngineSettings
 from engine.errors import ModelError
 from engine.llama import LlamaModel
 from engine.loop import run_loop
-from engine.memory import kv_budget_bytes
+from engine.model_config import read_model_config
 from engine.pool_memory import PoolMemory
 from engine.port import SocketCommands, Started
 from engine.staging import Staging
@@ -66,32 +67,19 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     torch.set_num_threads(num_threads(config))
     device = _device(config.device)
     folder = Path(config.model)
-    model = LlamaModel(folder, config.dtype, device, max_model_len=config.max_model_len or None)
-    for warning in model.config.warnings:
-        log.warning("model_warning reason=%s", warning)
-    budget = kv_budget_bytes(
-        model.weight_bytes,
-        config.gpu_memory_utilization,
-        config.kv_cache_memory_bytes or None,
-        config.host_workers,
-        device,
-    )
-    num_blocks = budget // model.layout.block_bytes
-    needed = model.layout.num_blocks(model.max_model_len)
-    if num_blocks < 1:
-        raise ModelError(
-            f"a KV pool of {budget} bytes holds no block of {model.layout.block_bytes} bytes: "
-            "raise --kv-cache-memory-bytes"
-        )
-    longest = min(model.max_model_len, num_blocks * model.layout.block_size)
-    if num_blocks < needed:
+    capacity = plan_capacity(read_model_config(folder), config, device)
+    longest, num_blocks = capacity.max_model_len, capacity.num_blocks
+    if capacity.shortened_from:
         log.warning(
             "context_shortened max_model_len=%d reason=pool holds %d blocks, %d are needed for %d tokens",
             longest,
             num_blocks,
-            needed,
-            model.max_model_len,
+            capacity.request_blocks(capacity.shortened_from),
+            capacity.shortened_from,
         )
+    model = LlamaModel(folder, config.dtype, device, max_model_len=longest)
+    for warning in model.config.warnings:
+        log.warning("model_warning reason=%s", warning)
     pool = PoolMemory(model.layout, num_blocks)
     weights = weights_fingerprint(folder)
     settings = EngineSettings(

@@ -6,9 +6,13 @@ from dataclasses import dataclass, field
 from starlette.types import Scope
 
 from gateway.generation import Journey
+from gateway.limiter import Stay
 from runtime.logs import get_logger
 
 log = get_logger("gateway.access")
+
+CLIENT_CLOSED = 499
+"""Status of a request whose client has gone; nobody is left to read it."""
 
 KEY = "kvferry.record"
 """Where an ASGI scope holds the record."""
@@ -25,7 +29,10 @@ QUIET_ROUTES = frozenset({"/health", "/live", "/ready", "/metrics"})
 
 @dataclass(slots=True)
 class RequestRecord:
-    """Filled in as the request goes on. ``started`` and ``first_token`` are monotonic seconds."""
+    """Filled in as the request goes on. ``started`` and ``first_token`` are monotonic seconds.
+
+    ``key`` is the name of the client's key, ``stay`` what it may do if it is limited.
+    """
 
     label: str = ""
     started: float = field(default_factory=time.monotonic)
@@ -43,12 +50,23 @@ class RequestRecord:
     finish_reasons: list[str] = field(default_factory=list)
     error_code: str = ""
     reason: str = ""
+    key: str = ""
+    stay: Stay | None = None
+
+    @property
+    def num_charged_tokens(self) -> int:
+        """What counts against the key's tokens: prompt and answer as in usage.
+
+        A request that was refused, or failed before its first token, costs nothing; one whose client left does.
+        """
+        free = self.first_token is None and self.status != CLIENT_CLOSED
+        return 0 if free else self.num_prompt_tokens + self.num_tokens
 
     def write(self, seconds: float) -> None:
         """Log it. ``seconds`` is how long the request took."""
         fields: dict[str, object] = {
             "method": self.method, "route": self.route, "status": self.status,
-            "request_id": self.request_id, "label": self.label, "path": self.path,
+            "request_id": self.request_id, "label": self.label, "key": self.key, "path": self.path,
             "attempts": self.num_attempts, "prompt_tokens": self.num_prompt_tokens,
             "cached_tokens": self.num_cached_tokens, "tokens": self.num_tokens,
             "finish": ",".join(self.finish_reasons), "error": self.error_code,

@@ -16,6 +16,8 @@ from gateway.generate import generate
 from gateway.generation import Dispatcher
 from gateway.http_errors import error_response, from_http
 from gateway.http_settings import HttpSettings
+from gateway.key_ring import KeyRing
+from gateway.limiter import Limiter
 from gateway.metrics import HttpMetrics
 from gateway.model_card import card_json
 from gateway.requests import ChatBody, CompletionBody
@@ -28,10 +30,16 @@ def create_app(
     dispatcher: Dispatcher,
     model: ServedModel,
     settings: HttpSettings,
-    metrics: Metrics | None = None,
+    metrics: HttpMetrics | None = None,
+    keys: KeyRing | None = None,
+    limiter: Limiter | None = None,
 ) -> FastAPI:
-    """Return an app for one event loop; /metrics shows ``metrics``, the process's registry."""
-    services = Services(dispatcher, model, settings, HttpMetrics(metrics or Metrics()))
+    """Return an app for one event loop; /metrics shows the whole registry of ``metrics``.
+
+    Without ``keys``, those of ``settings`` open it. Without a ``limiter`` it judges limited keys alone.
+    """
+    services = Services(dispatcher, model, settings, metrics or HttpMetrics(Metrics()), limiter or Limiter())
+    services.metrics.watch_limits(lambda: services.limiter.alone)
     app = FastAPI(
         title="KVFerry",
         version=_version(),
@@ -44,7 +52,7 @@ def create_app(
     _add_generation(app, services)
     _add_models(app, services)
     _add_probes(app, services)
-    app.add_middleware(Front, settings=settings, metrics=services.metrics)
+    app.add_middleware(Front, keys=KeyRing(settings.api_keys) if keys is None else keys, services=services)
     return app
 
 

@@ -8,6 +8,10 @@ from pydantic import Field
 from gateway.body import Body, invalid, parse
 from gateway.errors import GatewayError
 
+MAX_MESSAGES = 4096
+MAX_PARTS = 8192
+"""A body of many small pieces would hold the event loop for seconds; so many take some tenths."""
+
 
 class Function(Body):
     """A function that the assistant called; ``arguments`` is JSON text."""
@@ -43,6 +47,7 @@ def template_messages(value: object, *, knows_developer: bool) -> list[dict[str,
     """
     if not isinstance(value, list) or not value:
         raise invalid("messages", "a list of at least one message")
+    _check_number(value)
     messages = []
     for number, each in enumerate(value):
         where = f"messages.{number}"
@@ -50,6 +55,14 @@ def template_messages(value: object, *, knows_developer: bool) -> list[dict[str,
         message = parse(Message, given, where)
         messages.append(_plain(message, where, knows_developer=knows_developer))
     return messages
+
+
+def _check_number(messages: list[object]) -> None:
+    if len(messages) > MAX_MESSAGES:
+        raise invalid("messages", f"at most {MAX_MESSAGES}")
+    lists = [each.get(key) for each in messages if isinstance(each, dict) for key in ("content", "tool_calls")]
+    if sum(len(parts) for parts in lists if isinstance(parts, list)) > MAX_PARTS:
+        raise invalid("messages", f"at most {MAX_PARTS} parts and tool calls over all messages")
 
 
 def _plain(message: Message, where: str, *, knows_developer: bool) -> dict[str, object]:

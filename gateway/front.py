@@ -1,15 +1,19 @@
-"""The outermost layer of the app: keys, the record of each request, errors of last resort."""
+"""The outermost layer of the app: keys and their limits, the record of each request, errors of last resort."""
 
-import hmac
 import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.access_log import KEY, MAX_LABEL_CHARS, RequestRecord
+from gateway.access_log import CLIENT_CLOSED, KEY, MAX_LABEL_CHARS, RequestRecord, record_of
+from gateway.bearer import bearer_key
 from gateway.disconnect import ClientGone
+from gateway.errors import GatewayError
+from gateway.framing import check_framing
 from gateway.http_errors import error_response, internal_error, unauthorized
-from gateway.http_settings import HttpSettings
-from gateway.metrics import HttpMetrics
+from gateway.key_ring import KeyRing
+from gateway.keys import Key
+from gateway.limits import rate_headers, too_many
+from gateway.services import Services
 from runtime.logs import get_logger
 
 log = get_logger("gateway.front")
@@ -17,67 +21,89 @@ log = get_logger("gateway.front")
 OPEN_ROUTES = frozenset({"/health", "/live", "/ready", "/metrics", "/version"})
 """Need no key: they are for probes and collectors, and tell nothing of any request."""
 
-CLIENT_CLOSED = 499
-
 
 class Front:
     """ASGI middleware around everything else. Each HTTP request ends in one metric and one line."""
 
-    def __init__(self, app: ASGIApp, settings: HttpSettings, metrics: HttpMetrics) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing, services: Services) -> None:
         self._app = app
-        self._keys = [key.encode() for key in settings.api_keys]
-        self._metrics = metrics
+        self._keys = keys
+        self._services = services
+        self._metrics = services.metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raise nothing but cancellation."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return  # the server offers nothing else; what came all the same would pass by the keys
         record = RequestRecord(label=_label(scope), method=scope["method"])
         scope[KEY] = record
         self._metrics.began()
         try:
-            await self._answer(scope, receive, _Sender(send, record))
+            await self._answer(scope, receive, _Sender(send, record, self._services))
         finally:
             route = scope.get("route")
             record.route = getattr(route, "path", record.route)
             seconds = time.monotonic() - record.started
             self._metrics.ended(record, seconds)
             record.write(seconds)
+            await self._services.settle(record)
 
     async def _answer(self, scope: Scope, receive: Receive, sender: "_Sender") -> None:
         record = sender.record
         try:
-            if self._keys and scope["path"] not in OPEN_ROUTES and not self._has_key(scope):
-                record.error_code = "invalid_api_key"
-                refusal = error_response(unauthorized(), {"www-authenticate": "Bearer"})
-                await refusal(scope, receive, sender)
-            else:
-                await self._app(scope, receive, sender)
+            await self._let_in(scope)
+            await self._app(scope, receive, sender)
         except ClientGone as gone:
             record.status, record.reason = CLIENT_CLOSED, gone.reason
+        except _Refused as refused:
+            record.error_code = refused.error.code or str(refused.error.status)
+            await error_response(refused.error, refused.headers)(scope, receive, sender)
         except Exception:
             log.exception("request_failed", label=record.label, path=scope["path"])
             record.error_code = "internal_error"
             if not sender.started:
                 await error_response(internal_error())(scope, receive, sender)
 
-    def _has_key(self, scope: Scope) -> bool:
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if len(given) != 1:
-            return False
-        scheme, _, key = given[0].partition(b" ")
-        if scheme.lower() != b"bearer":
-            return False
-        # every key is compared, so that the time tells nothing
-        return any([hmac.compare_digest(key.strip(), known) for known in self._keys])  # noqa: C419
+    async def _let_in(self, scope: Scope) -> None:
+        """Note who asks. Raises ``_Refused``: bad framing, no valid key, or one that has had enough."""
+        try:
+            check_framing(scope, self._services.settings)
+        except GatewayError as error:
+            raise _Refused(error, {"connection": "close"}) from error
+        if not self._keys.asks or scope["path"] in OPEN_ROUTES:
+            return
+        given = bearer_key(scope["headers"])
+        key = None if given is None else self._keys.find(given)
+        if key is None:
+            raise _Refused(unauthorized(), {"www-authenticate": "Bearer"})
+        await self._enter(record_of(scope), key)
+
+    async def _enter(self, record: RequestRecord, key: Key) -> None:
+        record.key = key.name
+        if not key.limits.any:
+            return
+        record.stay = await self._services.limiter.enter(key)
+        verdict = record.stay.verdict
+        if verdict.refused_by:
+            self._metrics.limited(verdict.refused_by)
+            raise _Refused(too_many(key.limits, verdict), {})
+
+
+class _Refused(Exception):  # noqa: N818 - it says what happened
+    """Not let in."""
+
+    def __init__(self, error: GatewayError, headers: dict[str, str]) -> None:
+        super().__init__()
+        self.error = error
+        self.headers = headers
 
 
 class _Sender:
-    """``send`` that notes the status and adds the headers every response has."""
+    """``send`` that notes the status, adds the headers every response has, and settles before the end."""
 
-    def __init__(self, send: Send, record: RequestRecord) -> None:
+    def __init__(self, send: Send, record: RequestRecord, services: Services) -> None:
         self._send = send
+        self._services = services
         self.record = record
         self.started = False
 
@@ -86,10 +112,18 @@ class _Sender:
         if message["type"] == "http.response.start":
             self.started = True
             self.record.status = message["status"]
-            if self.record.label:
-                label = (b"x-request-id", self.record.label.encode("latin-1"))
-                message = {**message, "headers": [*message.get("headers", ()), label]}
+            message = {**message, "headers": [*message.get("headers", ()), *self._headers()]}
+        elif not message.get("more_body", False):
+            await self._services.settle(self.record)  # whoever has the answer may come again at once
         await self._send(message)
+
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        record = self.record
+        headers = [(b"x-request-id", record.label.encode("latin-1"))] if record.label else []
+        if record.stay is not None:
+            told = rate_headers(record.stay.key.limits, record.stay.verdict)
+            headers += [(name.encode(), value.encode()) for name, value in told.items()]
+        return headers
 
 
 def _label(scope: Scope) -> str:

@@ -31,11 +31,12 @@ async def generate(request: Request, services: Services, prepare: Prepare) -> Re
     refuse_unsupported(fields)
     job, shape, stream = await prepare(fields, services, record.label)
     record.num_prompt_tokens = job.num_prompt_tokens
+    await services.reserve(record, job)
     run = Run(job, services.folder_model.tokenizer, record, services.metrics, within_ms)
     await until_gone(request.receive, run.start(services.dispatcher))
     answer = Answer(run, shape, services.folder_model.name)
     if stream:
-        return EventStream(answer, services.settings)
+        return EventStream(answer, services)
     try:
         body = await until_gone(request.receive, _whole(answer))
     finally:

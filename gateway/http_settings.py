@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class HttpSettings:
     """Bounds on what a client may send, and how long it may take.
 
-    ``api_keys``: any of them opens every route that isn't open to all; none: no key is asked for.
+    ``api_keys``: any of them opens every route that isn't open to all; none (and no file of keys): no key is
+    asked for. ``max_header_bytes`` covers request line and headers, ``header_timeout_s`` their arrival.
     ``max_choices`` bounds prompts times ``n`` of one request. A client that takes nothing of its
     answer for ``write_timeout_s`` is dropped and its request cancelled. A request may take
     ``request_timeout_s`` in all (0: no limit), or less if its client says so.
@@ -15,9 +16,12 @@ class HttpSettings:
 
     api_keys: tuple[str, ...] = ()
     max_body_bytes: int = 8 << 20
+    max_header_bytes: int = 32 << 10
+    max_connections: int = 2048
     max_choices: int = 128
     max_stop: int = 16
     max_logprobs: int = 20
+    header_timeout_s: float = 10.0
     body_timeout_s: float = 60.0
     keepalive_s: float = 15.0
     write_timeout_s: float = 60.0

@@ -4,44 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from gateway.app import create_app
+from gateway.descriptors import make_room
 from gateway.dispatch_metrics import DispatchCounters
 from gateway.dispatch_settings import DispatchSettings
 from gateway.dispatcher import GatewayDispatcher
 from gateway.errors import ModelFolderError
 from gateway.http_server import serve_http
 from gateway.http_settings import HttpSettings
+from gateway.key_ring import KeyRing
+from gateway.keys import KeyFileError
+from gateway.limiter import Limiter
 from gateway.lobby import Lobby
+from gateway.metrics import HttpMetrics
+from gateway.redis_limits import WARM_TIMEOUT_S, RedisLimits
 from gateway.served_model import ServedModel, load_served_model
 from gateway.settings import GatewaySettings
 from protocol.codec import decode
 from protocol.errors import WireError
 from protocol.messages import GatewayStatus, Peer, WorkerStatus
 from runtime.heartbeat import Heartbeat
-from runtime.identity import new_peer
+from runtime.identity import new_peer, process_id
 from runtime.logs import get_logger, setup_logs
 from runtime.metrics import Metrics
 from runtime.nats_bus import connect_bus
 from runtime.postbox import Postbox
+from runtime.redis_client import open_redis
 from runtime.roster import Roster
 from runtime.roster_store import RosterStore
-from runtime.tasks import run_service
+from runtime.tasks import leave_within, run_service, spawn
 
 BAD_SETTINGS = 2
 """Exit code when starting again wouldn't help."""
 BACKLOG = 2048
+
+LEAVE_S = 15.0
+"""Seconds from the last answer to the end of the process."""
 
 log = get_logger("gateway")
 
 
 def run(settings: GatewaySettings) -> int:
     """Run until told to end; return the exit code."""
-    gateway_id = settings.gateway_id or f"gateway-{os.getpid()}"
+    gateway_id = process_id("gateway", settings.gateway_id)
     setup_logs(settings.log_level, "gateway", gateway_id)
     try:
         listener = _listen(settings.host, settings.port)
@@ -49,13 +58,19 @@ def run(settings: GatewaySettings) -> int:
         log.error("port_taken", host=settings.host, port=settings.port, reason=error.strerror)
         return BAD_SETTINGS
     try:
-        model = load_served_model(Path(settings.model), settings.served_model_name, settings.max_model_len)
+        model = load_served_model(Path(settings.model), settings.served_model_name, settings.fixed_model_len)
     except ModelFolderError as error:
         log.error("model_refused", model=settings.model, reason=str(error))
         return BAD_SETTINGS
+    try:
+        keys = KeyRing(settings.api_key, Path(settings.keys_file) if settings.keys_file else None)
+    except KeyFileError as error:
+        log.error("keys_refused", file=settings.keys_file, reason=str(error))
+        return BAD_SETTINGS
+    make_room(settings.max_connections)
 
     async def serve(stop: asyncio.Event) -> int:
-        return await _serve(settings, model, new_peer(gateway_id), listener, stop)
+        return await _serve(settings, model, keys, new_peer(gateway_id), listener, stop)
 
     return run_service(serve)
 
@@ -70,7 +85,12 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 async def _serve(
-    settings: GatewaySettings, model: ServedModel, me: Peer, listener: socket.socket, stop: asyncio.Event
+    settings: GatewaySettings,
+    model: ServedModel,
+    keys: KeyRing,
+    me: Peer,
+    listener: socket.socket,
+    stop: asyncio.Event,
 ) -> int:
     """Answer HTTP from the start; requests get through once the bus is there."""
     lobby, metrics, done = Lobby(), Metrics(), asyncio.Event()
@@ -82,10 +102,17 @@ async def _serve(
             log.info("listening", url=url)
             await done.wait()
 
-    app = create_app(lobby, model, http_settings(settings), metrics)
+    bounds, counted, limiter = http_settings(settings), HttpMetrics(metrics), _limiter(settings)
+    app = create_app(lobby, model, bounds, counted, keys, limiter)
+    keeping = spawn(limiter.keep(), "limiter")
     working = asyncio.ensure_future(work())
     working.add_done_callback(lambda _: stop.set())
-    await serve_http(app, listener, stop, lambda: lobby.drain(settings.shutdown_timeout))
+    await serve_http(
+        app, listener, stop, lambda: lobby.drain(settings.shutdown_timeout), bounds, counted.refused_connection
+    )
+    leave_within(LEAVE_S)
+    keeping.cancel()
+    await limiter.close()
     done.set()
     if not lobby.is_open:
         working.cancel()
@@ -103,13 +130,14 @@ async def _dispatcher(
     def waiting(line: str) -> None:
         log.warning("bus_awaited", reason=line)
 
-    bus = await connect_bus(settings.nats_url, name=me.id, on_wait=waiting)
+    bus = await connect_bus(settings.nats_url, name=me.id, tls=settings.nats_tls, on_wait=waiting)
     postbox = Postbox(bus, me)
     roster = Roster(postbox)
     metrics.watch_bus("control", bus)
+    metrics.watch_refused(lambda: postbox.num_refused)
     dispatcher = GatewayDispatcher(postbox, roster, dispatch_settings(settings), DispatchCounters(metrics))
     metrics.watch("requests_waiting", "requests that wait for room", lambda: dispatcher.counts()["waiting"])
-    store = RosterStore(settings.redis_url or None)
+    store = RosterStore(settings.redis_url or None, settings.redis_tls)
     heartbeat = Heartbeat(postbox, lambda: GatewayStatus(url, dispatcher.num_requests))
     try:
         await postbox.open()
@@ -137,6 +165,12 @@ async def _read_store(store: RosterStore, roster: Roster) -> None:
             roster.hear(envelope.sender, status)
 
 
+def _limiter(settings: GatewaySettings) -> Limiter:
+    if not settings.redis_url:
+        return Limiter()
+    return Limiter(RedisLimits(open_redis(settings.redis_url, WARM_TIMEOUT_S, settings.redis_tls)))
+
+
 def dispatch_settings(settings: GatewaySettings) -> DispatchSettings:
     """What the dispatcher takes of the gateway's settings."""
     return DispatchSettings(
@@ -153,5 +187,9 @@ def http_settings(settings: GatewaySettings) -> HttpSettings:
     return HttpSettings(
         api_keys=settings.api_key,
         max_body_bytes=settings.max_body_bytes,
+        max_header_bytes=settings.max_header_bytes,
+        max_connections=settings.max_connections,
+        header_timeout_s=settings.header_timeout,
+        body_timeout_s=settings.body_timeout,
         request_timeout_s=settings.request_timeout,
     )

@@ -1,5 +1,7 @@
 """What the HTTP side counts and measures. ``path`` is how a first token was made."""
 
+from collections.abc import Callable
+
 from gateway.access_log import RequestRecord
 from runtime.metrics import Metrics
 
@@ -39,6 +41,11 @@ class HttpMetrics:
         )
         self._between = metrics.histogram("gateway_between_tokens_seconds", "Between two arrivals of a choice's tokens")
         self._whole = metrics.histogram("gateway_request_seconds", "Whole requests", ("route",), REQUEST_BUCKETS_S)
+        self._limited = metrics.counter("gateway_limited", "Requests beyond a limit of their key", ("limit",))
+        self._alone = metrics.gauge("gateway_limits_alone", "1 while keys are judged without the other gateways")
+        self._cut_off = metrics.counter(
+            "gateway_connections_refused", "Connections ended for their clients' fault", ("reason",)
+        )
 
     def began(self) -> None:
         """Count a request that arrived."""
@@ -56,6 +63,18 @@ class HttpMetrics:
     def choice_ended(self, finish_reason: str) -> None:
         """Count a choice's end."""
         self._choices.labels(finish_reason).inc()
+
+    def limited(self, limit: str) -> None:
+        """Count a request that a limit of its key refused."""
+        self._limited.labels(limit).inc()
+
+    def watch_limits(self, alone: Callable[[], bool]) -> None:
+        """Show whether keys are judged alone."""
+        self._alone.set_function(lambda: float(alone()))
+
+    def refused_connection(self, reason: str) -> None:
+        """Count a connection that was ended because of what its client did, or didn't."""
+        self._cut_off.labels(reason).inc()
 
     def ended(self, record: RequestRecord, seconds: float) -> None:
         """Count a request that is over, whatever its end."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from gateway.body import invalid
 from gateway.errors import GatewayError
@@ -17,6 +17,18 @@ from protocol.sampling import Sampling
 MaxTokens = Annotated[int, Field(ge=1)]
 
 DEFAULT_COMPLETION_TOKENS = 16
+MAX_TEMPLATE_KWARGS = 64
+"""Variables for a template; none knows more than a handful."""
+
+
+def _few(value: object) -> object:
+    """Bound a mapping before each entry is looked at."""
+    if isinstance(value, dict) and len(value) > MAX_TEMPLATE_KWARGS:
+        raise ValueError(f"at most {MAX_TEMPLATE_KWARGS} entries")
+    return value
+
+
+TemplateKwargs = Annotated[dict[str, object], BeforeValidator(_few)]
 
 
 class ChatBody(SamplingFields):
@@ -30,7 +42,7 @@ class ChatBody(SamplingFields):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
-    chat_template_kwargs: dict[str, object] = Field(default_factory=dict)
+    chat_template_kwargs: TemplateKwargs = Field(default_factory=dict)
 
 
 class CompletionBody(SamplingFields):

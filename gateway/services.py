@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass, replace
 
+from gateway.access_log import RequestRecord
 from gateway.generation import Dispatcher
 from gateway.http_settings import HttpSettings
+from gateway.limiter import Limiter
+from gateway.limits import too_many
 from gateway.metrics import HttpMetrics
+from gateway.requests import Job
 from gateway.served_model import ServedModel
 
 
@@ -16,6 +20,7 @@ class Services:
     folder_model: ServedModel
     settings: HttpSettings
     metrics: HttpMetrics
+    limiter: Limiter
 
     @property
     def model(self) -> ServedModel:
@@ -24,3 +29,18 @@ class Services:
         if not 0 < longest < self.folder_model.max_model_len:
             return self.folder_model
         return replace(self.folder_model, max_model_len=longest)
+
+    async def reserve(self, record: RequestRecord, job: Job) -> None:
+        """Charge a limited key with the most that the job can cost. Raises ``GatewayError`` (429) if it hasn't that."""
+        if record.stay is None:
+            return
+        num_choices = len(job.prompts) * job.num_choices
+        await self.limiter.take(record.stay, job.num_prompt_tokens + num_choices * job.sampling.max_tokens)
+        if record.stay.verdict.refused_by:
+            self.metrics.limited(record.stay.verdict.refused_by)
+            raise too_many(record.stay.key.limits, record.stay.verdict)
+
+    async def settle(self, record: RequestRecord) -> None:
+        """Charge what was used instead, and free the key's slot. Idempotent."""
+        if record.stay is not None:
+            await self.limiter.leave(record.stay, record.num_charged_tokens)

@@ -30,10 +30,18 @@ class GatewaySettings(ServiceSettings):
         secret=True,
         repeat=True,
     )
+    keys_file: str = setting(
+        units.text,
+        "",
+        "file of keys with their limits, one a line, as `kvferry key` writes it; read anew within a second when it "
+        "changes. Each key in it opens the API, as those of --api-key do",
+        metavar="FILE",
+    )
     gateway_id: str = setting(
         units.text,
         "",
-        "name of this gateway, unique in the deployment; default: made at start",
+        "name of this gateway, unique in the deployment; `gateway-` is put in front where it is missing. Default: host "
+        "and process id",
         metavar="ID",
     )
     max_waiting: int = setting(
@@ -47,6 +55,32 @@ class GatewaySettings(ServiceSettings):
         8 << 20,
         "longest request body. Raising it lets one client hold more memory",
         metavar="SIZE",
+    )
+    body_timeout: float = setting(
+        _SECONDS,
+        60.0,
+        "seconds in which a request's body must have come. Raising it lets slow clients hold connections longer",
+        metavar="SECONDS",
+    )
+    max_header_bytes: int = setting(
+        units.num_bytes,
+        32 << 10,
+        "longest request line and headers together. Raising it lets clients hold more memory before they show a key",
+        metavar="SIZE",
+    )
+    header_timeout: float = setting(
+        _SECONDS,
+        10.0,
+        "seconds in which a request line and headers must have come, and a body that was refused must have ended. "
+        "Raising it lets slow clients hold connections longer",
+        metavar="SECONDS",
+    )
+    max_connections: int = setting(
+        units.integer(1, 1 << 20),
+        2048,
+        "connections that may be open at once; more get a 503. Each waiting or streaming request needs one. "
+        "Raising it needs more file descriptors and memory",
+        metavar="N",
     )
     queue_timeout: float = setting(
         _SECONDS,

@@ -5,14 +5,14 @@ import json
 from collections.abc import AsyncIterator
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from gateway.access_log import RequestRecord, record_of
 from gateway.disconnect import ClientGone, until_gone
 from gateway.errors import GatewayError
 from gateway.http_errors import internal_error
-from gateway.http_settings import HttpSettings
 from gateway.responses import Answer
+from gateway.services import Services
 from gateway.transcript import Piece
 from runtime.logs import get_logger
 
@@ -30,14 +30,15 @@ class EventStream(Response):
     Its first token has come when it is made. An error is an event with ``error``, then [DONE].
     """
 
-    def __init__(self, answer: Answer, settings: HttpSettings) -> None:
+    def __init__(self, answer: Answer, services: Services) -> None:
         super().__init__(
             media_type="text/event-stream",
             headers={"cache-control": "no-cache", "x-accel-buffering": "no", **answer.headers()},
         )
         del self.headers["content-length"]
         self._answer = answer
-        self._settings = settings
+        self._services = services
+        self._settings = services.settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it all. Raises ``ClientGone``; in any case nothing of the run is left."""
@@ -56,14 +57,17 @@ class EventStream(Response):
             "status": self.status_code,
             "headers": self.raw_headers,
         }
-        await send(start)
+        await self._send_one(send, start)
         async for body in self._events(record):
-            try:
-                async with asyncio.timeout(self._settings.write_timeout_s):
-                    await send({"type": "http.response.body", "body": body, "more_body": True})
-            except TimeoutError as error:
-                raise ClientGone("client reads too slowly") from error
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self._send_one(send, {"type": "http.response.body", "body": body, "more_body": True})
+        await self._send_one(send, {"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_one(self, send: Send, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self._settings.write_timeout_s):
+                await send(message)
+        except TimeoutError as error:
+            raise ClientGone("client reads too slowly") from error
 
     async def _events(self, record: RequestRecord) -> AsyncIterator[bytes]:
         run = self._answer.run
@@ -88,6 +92,7 @@ class EventStream(Response):
             log.exception("stream_failed", request_id=run.request_id)
             record.error_code = "internal_error"
             yield _event(internal_error().body())
+        await self._services.settle(record)  # before the end is told: whoever hears of it may come again at once
         yield DONE
 
     def _opening(self) -> list[bytes]:

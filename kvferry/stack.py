@@ -2,16 +2,18 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gateway.settings import GatewaySettings
+from kvferry.broker_access import ROLES, BrokerAccess
 from kvferry.cores import usable_cores
 from kvferry.errors import UsageError
 from kvferry.flags import new_parser, parse, read_checked
 from kvferry.spawn import child_environment, module_command
 from kvferry.supervisor import ChildSpec
-from runtime import units
-from runtime.settings import add_flags, described, setting, to_environment, to_flags, variable_of
+from runtime import bus_address, redis_address, units
+from runtime.settings import add_flags, setting, to_environment, to_flags, variables_of
+from runtime.tls import TlsFiles
 from runtime.worker_settings import NO_LIMIT, WorkerSettings
 
 MAX_WORKERS = 64
@@ -60,17 +62,17 @@ class UpSettings:
         metavar="N",
     )
     nats_url: str = setting(
-        units.text,
+        bus_address.checked_url,
         "",
-        "NATS server to use; without it one is started (better in the variable: command lines can "
-        "be read by everyone on the host)",
+        "NATS server to use, with credentials that permit what any role needs; without it one is started (better in "
+        "the variable or a file: command lines can be read by everyone on the host)",
         metavar="URL",
         secret=True,
     )
     redis_url: str = setting(
-        units.text,
+        redis_address.checked_url,
         "",
-        "Redis or Valkey server to use; without it one is started (better in the variable)",
+        "Redis or Valkey server to use; without it one is started (better in the variable or a file)",
         metavar="URL",
         secret=True,
     )
@@ -83,6 +85,8 @@ class Stack:
     up: UpSettings
     gateway: GatewaySettings
     worker: WorkerSettings
+    brokers: Mapping[str, BrokerAccess] = field(default_factory=dict)
+    """By role; empty until they are there."""
 
     @property
     def num_prefill(self) -> int:
@@ -118,35 +122,35 @@ def read_stack(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     gateway = read_checked(GatewaySettings, flags, environ, skip=_GIVEN_TO_GATEWAY | _OWN_OF_UP)
     worker = read_checked(WorkerSettings, flags, environ, skip=_GIVEN_TO_WORKERS | _OWN_OF_UP)
     if up.role == BOTH:
-        _refuse_with_both(up, worker)
+        refuse_with_both(up, worker)
         worker = replace(worker, local_prefill_tokens=NO_LIMIT)
+    _refuse_tls_of_our_own("nats", up.nats_url, gateway.nats_tls)
+    _refuse_tls_of_our_own("redis", up.redis_url, gateway.redis_tls)
     if gateway.port and gateway.port + up.gateways - 1 > MAX_PORT:
         raise UsageError(f"{up.gateways} gateways from port {gateway.port} on: there is no port above {MAX_PORT}")
-    return Stack(up, gateway, replace(worker, host_workers=_num_planned(up)))
+    return Stack(up, gateway, replace(worker, host_workers=num_planned(up)))
 
 
 def gateway_specs(stack: Stack, environ: Mapping[str, str] = os.environ) -> list[ChildSpec]:
     """Return the gateways."""
-    return [_spec(name, "--gateway-id", gateway, environ) for name, gateway in stack.gateways.items()]
+    return [_spec(stack, name, "--gateway-id", gateway, environ) for name, gateway in stack.gateways.items()]
 
 
 def worker_spec(stack: Stack, name: str, environ: Mapping[str, str] = os.environ, *, num_workers: int = 0) -> ChildSpec:
     """Return one worker, which shares the host with ``num_workers`` in all if they are more than planned."""
     worker = _share_host(stack.worker, max(num_workers, stack.worker.host_workers), usable_cores())
     threads = {"OMP_NUM_THREADS": str(worker.num_threads)} if worker.num_threads else {}
-    return _spec(name, "--worker-id", worker, {**environ, **threads})
+    return _spec(stack, name, "--worker-id", worker, {**environ, **threads})
 
 
-def with_brokers(stack: Stack, nats_url: str, redis_url: str) -> Stack:
-    """Return the stack with gateway and workers told where the brokers are."""
-    return replace(
-        stack,
-        gateway=replace(stack.gateway, nats_url=nats_url, redis_url=redis_url),
-        worker=replace(stack.worker, nats_url=nats_url, redis_url=redis_url),
-    )
+def broker_access(stack: Stack, nats: Mapping[str, str], redis: Mapping[str, str]) -> dict[str, BrokerAccess]:
+    """Return what each role needs, given the addresses of all."""
+    tls = stack.worker.nats_tls, stack.worker.redis_tls
+    return {role: BrokerAccess(nats[role], redis[role], *tls) for role in ROLES}
 
 
 def _spec(
+    stack: Stack,
     name: str,
     name_flag: str,
     settings: GatewaySettings | WorkerSettings,
@@ -154,6 +158,8 @@ def _spec(
 ) -> ChildSpec:
     """Return one child: its settings in flags, its secrets in the environment, its name last."""
     command, _ = name.rsplit("-", 1)
+    if access := stack.brokers.get(command):
+        settings = replace(settings, nats_url=access.nats_url, redis_url=access.redis_url)
     inherited = {key: value for key, value in environ.items() if key not in _variables()}
     return ChildSpec(
         name=name,
@@ -162,16 +168,12 @@ def _spec(
     )
 
 
-def _variables() -> set[str]:
+def _variables() -> frozenset[str]:
     """Return the variables that set something: the child has been told by `up` already."""
-    return {
-        variable_of(field.name)
-        for settings in (UpSettings, GatewaySettings, WorkerSettings)
-        for field, _ in described(settings)
-    }
+    return variables_of(UpSettings) | variables_of(GatewaySettings) | variables_of(WorkerSettings)
 
 
-def _num_planned(up: UpSettings) -> int:
+def num_planned(up: UpSettings) -> int:
     """Return how many workers the host is divided by. Raises `UsageError` if that is less than asked for."""
     num_workers = up.decode + (0 if up.role == BOTH else up.prefill)
     if up.max_workers and up.max_workers < num_workers:
@@ -187,7 +189,15 @@ def _share_host(worker: WorkerSettings, num_workers: int, cores: int) -> WorkerS
     return replace(worker, num_threads=max(1, cores // num_workers))
 
 
-def _refuse_with_both(up: UpSettings, worker: WorkerSettings) -> None:
+def _refuse_tls_of_our_own(broker: str, url: str, files: TlsFiles) -> None:
+    if files.given and not url:
+        raise UsageError(
+            f"--{broker}-tls-… needs --{broker}-url: the one that `up` starts itself listens on loopback, without TLS"
+        )
+
+
+def refuse_with_both(up: UpSettings, worker: WorkerSettings) -> None:
+    """Raise `UsageError` for what was said of prefill workers, though `both` has none."""
     if up.prefill != UpSettings().prefill:
         raise UsageError("--prefill has no meaning with --role both, which has decode workers only")
     if worker.local_prefill_tokens not in (WorkerSettings().local_prefill_tokens, NO_LIMIT):

@@ -3,11 +3,12 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from kvferry.broker_access import ROLES, BrokerAccess
 from kvferry.errors import UsageError
 from kvferry.model_store import cache_root
 
@@ -17,14 +18,14 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True)
 class StackFile:
-    """What a live stack says of itself. The addresses of brokers hold their passwords."""
+    """What a live stack says of itself. The addresses of brokers hold passwords."""
 
     pid: int
     port: int
-    nats_url: str
-    redis_url: str
     gateway_urls: tuple[str, ...]
     control: str
+    brokers: Mapping[str, BrokerAccess]
+    """By role: an operator's for other commands, a worker's for one more that is started by hand."""
 
     @property
     def name(self) -> str:
@@ -49,30 +50,19 @@ def published(stack: StackFile, folder: Path | None = None) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def live_stacks(folder: Path | None = None) -> list[StackFile]:
-    """Return this user's live stacks by name. Files of those that were killed are removed."""
-    found = []
-    folders = [folder] if folder else _folders()
-    for path in sorted(path for each in folders for path in each.glob(f"*{_SUFFIX}")):
-        with suppress(FileNotFoundError):  # it ended just now
-            if path.stat().st_uid == os.getuid() and _has_owner(path):
-                found.append(_read(path))
-    return found
-
-
 def find_stack(asked: str = "", folder: Path | None = None) -> StackFile:
     """Return the stack with this port, process id or name, or the only live one. Raises `UsageError`."""
-    stacks = live_stacks(folder)
-    names = ", ".join(stack.name for stack in stacks)
+    files = _live_files(folder)
+    names = ", ".join(path.stem for path in files)
     if asked:
-        stacks = [stack for stack in stacks if asked in (stack.name, str(stack.port), str(stack.pid))]
-        if not stacks:
+        files = [path for path in files if asked in (path.stem, *path.stem.split("-"))]
+        if not files:
             raise UsageError(f"no stack {asked!r:.80} of this user is running; there are {names or 'none'}")
-    if not stacks:
+    if not files:
         raise UsageError("no stack of this user is running (`kvferry up` starts one)")
-    if len(stacks) > 1:
+    if len(files) > 1:
         raise UsageError(f"several stacks are running ({names}); choose one with --stack")
-    return stacks[0]
+    return _read(files[0])
 
 
 def stacks_folder() -> Path:
@@ -80,6 +70,17 @@ def stacks_folder() -> Path:
     folder = _folders()[0]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
+
+
+def _live_files(folder: Path | None) -> list[Path]:
+    """Files of live stacks by name, which is `StackFile.name`; another version's may be among them."""
+    found = []
+    folders = [folder] if folder else _folders()
+    for path in sorted(path for each in folders for path in each.glob(f"*{_SUFFIX}")):
+        with suppress(FileNotFoundError):  # it ended just now
+            if path.stat().st_uid == os.getuid() and _has_owner(path):
+                found.append(path)
+    return found
 
 
 def _folders() -> list[Path]:
@@ -107,6 +108,7 @@ def _read(path: Path) -> StackFile:
     try:
         found = json.loads(text)
         known = {field.name: found[field.name] for field in fields(StackFile)}
-        return StackFile(**{**known, "gateway_urls": tuple(known["gateway_urls"])})
+        brokers = {role: BrokerAccess.from_json(known["brokers"][role]) for role in ROLES}
+        return StackFile(**{**known, "gateway_urls": tuple(known["gateway_urls"]), "brokers": brokers})
     except (ValueError, KeyError, TypeError):
         raise UsageError(f"{path} is not what this version of `kvferry up` writes") from None

@@ -1,19 +1,20 @@
 """A command's short visit to the bus: it hears who is there, and says what it came for."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from kvferry.broker_access import OPERATOR, BrokerAccess
 from kvferry.errors import StartError, UsageError
 from kvferry.stack_file import find_stack
-from kvferry.which_stack import StackSettings
+from kvferry.which_stack import stack_setting
 from protocol.codec import decode
 from protocol.errors import WireError
 from protocol.messages import GatewayStatus, Peer, WorkerStatus
-from runtime import units
-from runtime.identity import new_peer
+from runtime import bus_address, redis_address
+from runtime.broker_settings import BrokerTlsSettings
+from runtime.identity import new_peer, process_id
 from runtime.logs import setup_logs
 from runtime.nats_bus import connect_bus
 from runtime.postbox import Postbox
@@ -32,31 +33,31 @@ class VisitError(StartError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VisitSettings(StackSettings):
+class VisitSettings(BrokerTlsSettings):
     """Which stack a command is for."""
 
+    stack: str = stack_setting()
     nats_url: str = setting(
-        units.text,
+        bus_address.checked_url,
         "",
-        "NATS server of a stack that `up` hasn't started (better in the variable: command lines can be read by "
-        "everyone on the host)",
+        "NATS server of a stack that `up` hasn't started (better in the variable or a file: command lines can be "
+        "read by everyone on the host)",
         metavar="URL",
         secret=True,
     )
     redis_url: str = setting(
-        units.text,
+        redis_address.checked_url,
         "",
-        "its Redis or Valkey server, if it has one (better in the variable)",
+        "its Redis or Valkey server, if it has one (better in the variable or a file)",
         metavar="URL",
         secret=True,
     )
 
-    def addresses(self) -> tuple[str, str]:
-        """Return the URLs of NATS and, if there is one, Redis. Raises `UsageError`."""
+    def access(self) -> BrokerAccess:
+        """Return where the brokers are, and as whom to go there. Raises `UsageError`."""
         if self.nats_url and not self.stack:
-            return self.nats_url, self.redis_url
-        found = find_stack(self.stack)
-        return found.nats_url, found.redis_url
+            return BrokerAccess(self.nats_url, self.redis_url, self.nats_tls, self.redis_tls)
+        return find_stack(self.stack).brokers[OPERATOR]
 
 
 @dataclass(slots=True)
@@ -81,13 +82,14 @@ class Visit:
 async def visiting(settings: VisitSettings) -> AsyncIterator[Visit]:
     """Be on the bus, having heard who is there. Raises `UsageError` or `VisitError`."""
     setup_logs("error", "cli")
-    nats_url, redis_url = settings.addresses()
-    me = new_peer(f"cli-{os.getpid()}")
+    access = settings.access()
+    me = new_peer(process_id("cli", ""))
+    heard: list[str] = []
     try:
         async with asyncio.timeout(CONNECT_S):
-            bus = await connect_bus(nats_url, name=me.id, on_wait=lambda line: None)
+            bus = await connect_bus(access.nats_url, name=me.id, tls=access.nats_tls, on_wait=heard.append)
     except TimeoutError:
-        raise VisitError(f"the bus can't be reached within {CONNECT_S:g} s") from None
+        raise VisitError(f"not within {CONNECT_S:g} s: {heard[-1] if heard else 'waiting for the bus'}") from None
     except ValueError as error:
         raise UsageError(f"--nats-url: {error}") from None
     postbox = Postbox(bus, me)
@@ -96,16 +98,16 @@ async def visiting(settings: VisitSettings) -> AsyncIterator[Visit]:
     postbox.on(GatewayStatus, visit.hear)
     try:
         await postbox.open()
-        await asyncio.gather(_read_store(redis_url, visit), asyncio.sleep(HEAR_S))
+        await asyncio.gather(_read_store(access, visit), asyncio.sleep(HEAR_S))
         yield visit
     finally:
         postbox.close()
         await bus.close()
 
 
-async def _read_store(redis_url: str, visit: Visit) -> None:
+async def _read_store(access: BrokerAccess, visit: Visit) -> None:
     """Workers that said something within the last seconds; entries that aren't ours are passed over."""
-    store = RosterStore(redis_url or None)
+    store = RosterStore(access.redis_url or None, access.redis_tls)
     for frame in await store.all():
         try:
             envelope, status = decode(frame)

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 
 from engine.child import ChildPort, EngineStartError, start_engine
-from engine.config import EngineConfig
+from engine.config import AUTO_LEN, EngineConfig
 from kvtransfer.ledger import ledger
 from kvtransfer.link import BusLink
-from kvtransfer.node import WorkerNode, capacity_line, worker_metrics
+from kvtransfer.node import WorkerNode, capacity, worker_metrics
 from kvtransfer.worker import Worker, WorkerParts
 from protocol.messages import Peer
 from runtime.heartbeat import Heartbeat
-from runtime.identity import new_peer
+from runtime.identity import new_peer, process_id
 from runtime.logs import get_logger, setup_logs
 from runtime.nats_bus import connect_bus
 from runtime.roster_store import RosterStore
-from runtime.status_server import StatusServer
-from runtime.tasks import run_service
+from runtime.status_server import StatusServer, url_for_others
+from runtime.tasks import leave_within, run_service
 from runtime.worker_settings import WorkerSettings
 
 ENGINE_DIED = 1
 DRAIN_CHECK_S = 0.05
 GIVE_BACK_S = 2.0
 """What isn't finished this long before the end of draining is given back, so that its gateway hears of it."""
+
+LEAVE_S = 15.0
+"""The engine's last step may take 10 of it."""
 
 log = get_logger("worker")
 
@@ -34,7 +36,7 @@ MakeWorker = Callable[[WorkerParts, WorkerSettings], Worker]
 
 def run_worker(role: str, settings: WorkerSettings, make: MakeWorker) -> int:
     """Run a worker's io process until it is told to end; return its exit code. ``make`` builds the service."""
-    worker_id = settings.worker_id or f"{role}-{os.getpid()}"
+    worker_id = process_id(role, settings.worker_id)
     setup_logs(settings.log_level, role, worker_id)
 
     async def serve(stop: asyncio.Event) -> int:
@@ -50,7 +52,8 @@ def engine_config(settings: WorkerSettings, worker_id: str) -> EngineConfig:
         worker_id=worker_id,
         dtype=settings.dtype,
         device=settings.device,
-        max_model_len=settings.max_model_len or 0,
+        max_model_len=AUTO_LEN if settings.max_model_len == "auto" else settings.fixed_model_len or 0,
+        auto_concurrency=settings.auto_concurrency,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         gpu_memory_utilization=settings.gpu_memory_utilization,
@@ -77,7 +80,14 @@ async def _serve(role: str, settings: WorkerSettings, me: Peer, make: MakeWorker
     except EngineStartError as error:
         log.error("engine_failed", reason=str(error))
         return error.exit_code or ENGINE_DIED
-    log.info("weights_loaded", capacity=capacity_line(engine.started))
+    told = capacity(engine.started, settings.max_num_seqs)
+    log.info(
+        "weights_loaded",
+        capacity=str(told),
+        weight_bytes=told.weight_bytes,
+        token_bytes=told.layout.token_bytes,
+        num_blocks=told.num_blocks,
+    )
     try:
         return await _on_the_bus(role, settings, me, make, engine, stop)
     finally:
@@ -90,8 +100,9 @@ async def _on_the_bus(
     def waiting(line: str) -> None:
         log.warning("bus_awaited", reason=line)
 
-    bus = await connect_bus(settings.nats_url, name=me.id, on_wait=waiting)
-    link = BusLink(await connect_bus(settings.nats_url, name=f"{me.id}-contents", on_wait=waiting))
+    url, tls = settings.nats_url, settings.nats_tls
+    bus = await connect_bus(url, name=me.id, tls=tls, on_wait=waiting)
+    link = BusLink(await connect_bus(url, name=f"{me.id}-contents", tls=tls, on_wait=waiting))
     node = WorkerNode(role, settings, engine, bus, link, me)
     try:
         return await _run(node, make(node.parts, settings), stop)
@@ -120,8 +131,8 @@ async def _run(node: WorkerNode, worker: Worker, stop: asyncio.Event) -> int:
         ledger=lambda: ledger(worker),
     )
     port = await server.start()
-    node.status_url = f"http://{node.settings.host}:{port}"
-    store = RosterStore(node.settings.redis_url or None)
+    node.status_url = url_for_others(node.settings.host, port)
+    store = RosterStore(node.settings.redis_url or None, node.settings.redis_tls)
     await worker.attach()
     await node.postbox.open()
     heartbeat = Heartbeat(node.postbox, lambda: node.status(worker), store)
@@ -131,6 +142,7 @@ async def _run(node: WorkerNode, worker: Worker, stop: asyncio.Event) -> int:
     await stop.wait()
     if not died.is_set():
         await drain(node, worker, heartbeat, died)
+    leave_within(LEAVE_S)
     node.state = "leaving"
     await heartbeat.stop()
     await store.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+from engine.capacity import Capacity
 from engine.port import EnginePort, Started
 from kvtransfer.contents import PoolContents
 from kvtransfer.link import Link
@@ -23,15 +24,10 @@ def fingerprint(started: Started) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def capacity_line(started: Started) -> str:
-    """What the pool holds, in words, and the weights' size."""
-    ready, layout = started.ready, started.layout
-    tokens = ready.num_blocks * layout.block_size
-    length = min(ready.max_model_len, 1024)
-    return (
-        f"{ready.num_blocks} blocks, {tokens} tokens, about {tokens // length} requests of {length} tokens; "
-        f"KV pool {ready.num_blocks * layout.block_bytes / 2**20:.0f} MiB, weights {ready.weight_bytes / 2**20:.0f} MiB"
-    )
+def capacity(started: Started, max_num_seqs: int) -> Capacity:
+    """What the worker holds, as `kvferry plan` says it."""
+    ready = started.ready
+    return Capacity(ready.weight_bytes, started.layout, ready.num_blocks, ready.max_model_len, max_num_seqs)
 
 
 class WorkerNode:
@@ -105,6 +101,7 @@ def worker_metrics(node: WorkerNode, worker: Worker) -> Metrics:
     """A worker's metrics: all read from its last load report."""
     metrics = Metrics()
     metrics.watch_bus("control", node.postbox.bus)
+    metrics.watch_refused(lambda: node.postbox.num_refused)
     for name in worker.load.__dataclass_fields__:
         text = f"{name.replace('_', ' ')}, as of the engine's last report"
         metrics.watch(name, text, lambda name=name: float(getattr(worker.load, name)))  # type: ignore[misc]

@@ -1,14 +1,38 @@
-"""Subjects on the bus. Each process has one inbox; contents travel on a subject of their own."""
+"""Subjects on the bus. Each process has one inbox; contents travel on a subject of their own.
+
+The role of a process is a part of its subjects, so that a broker can permit each role its own subjects alone.
+"""
 
 from __future__ import annotations
 
 PREFIX = "kvferry"
-HEARTBEATS = f"{PREFIX}.heartbeat"
+ROLES = ("gateway", "prefill", "decode")
+OTHER = "other"
+"""The role of an operator's tool, and of whatever has no role in its id."""
+
+HEARTBEATS = f"{PREFIX}.heartbeat.*"
+"""Everybody's; see `heartbeat`."""
 
 
-def inbox(process_id: str) -> str:
-    """Control messages to one worker or gateway."""
-    return f"{PREFIX}.inbox.{process_id}"
+def role_of(process_id: str) -> str:
+    """What a process is by its id, ``ROLE-NAME``."""
+    role = process_id.partition("-")[0]
+    return role if role in ROLES else OTHER
+
+
+def with_role(role: str, name: str) -> str:
+    """The process id of ``name``, which may begin with the role already."""
+    return name if role_of(name) == role else f"{role}-{name}"
+
+
+def heartbeat(process_id: str) -> str:
+    """The subject of one process's own status messages."""
+    return f"{PREFIX}.heartbeat.{role_of(process_id)}"
+
+
+def inbox(process_id: str, sender_role: str = "*") -> str:
+    """Control messages to one worker or gateway from processes of one role; without it what the receiver listens to."""
+    return f"{PREFIX}.inbox.{role_of(process_id)}.{process_id}.{sender_role}"
 
 
 def contents(worker_id: str) -> str:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
+import socket
 import time
 
 from protocol.messages import Peer
-from protocol.subjects import check_process_id
+from protocol.subjects import check_process_id, with_role
+
+MAX_HOST_CHARS = 32
+
+
+def process_id(role: str, name: str) -> str:
+    """``name`` with its role in front; without one, host and process id tell workers of many containers apart."""
+    host = re.sub("[^A-Za-z0-9]", "", socket.gethostname())[:MAX_HOST_CHARS]
+    return with_role(role, name or f"{host}-{os.getpid()}")
 
 
 def new_epoch() -> str:

@@ -66,6 +66,10 @@ class Metrics:
         """Show the counters of `bus` under the label `bus="<label>"`."""
         self._buses.buses[label] = bus
 
+    def watch_refused(self, read: Callable[[], float]) -> None:
+        """Show how many frames a postbox has refused."""
+        self.watch("frames_refused", "frames that could not be what they said, since start", read)
+
     def render(self) -> bytes:
         """Return all metrics in the text format, to be served as `CONTENT_TYPE`."""
         return generate_latest(self.registry)

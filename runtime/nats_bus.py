@@ -14,11 +14,13 @@ from runtime.bus import (
     check_message,
     check_subject,
 )
+from runtime.bus_address import BusAddress
 from runtime.bus_state import BusState
 from runtime.logs import get_logger
-from runtime.nats_client import BusAddress, NatsConnection
+from runtime.nats_client import NatsConnection
 from runtime.nats_outbox import NatsOutbox
 from runtime.nats_subscription import NatsSubscription
+from runtime.tls import NO_TLS_FILES, TlsFiles
 
 log = get_logger("bus")
 
@@ -28,6 +30,9 @@ RETRY_MAX_S = 1.0
 
 SAY_AGAIN_S = 10.0
 """Seconds after which a service that still waits for the bus says so again."""
+
+MAX_REASONS = 8
+"""Different reasons that are said in this time; a server that is coming up shows two or three."""
 
 
 class NatsBus:
@@ -120,15 +125,16 @@ class NatsBus:
             raise
 
     async def _open(self, on_wait: Callable[[str], None]) -> NatsConnection:
-        pause, said, said_at = RETRY_MIN_S, "", 0.0
+        pause, said = RETRY_MIN_S, dict[str, float]()
         while True:
             connection = NatsConnection(self._state.counters)
             try:
                 await connection.open(self._address, self._name)
             except ConnectionError as error:
                 now = time.monotonic()
-                if str(error) != said or now - said_at >= SAY_AGAIN_S:
-                    said, said_at = str(error), now
+                said = {why: at for why, at in said.items() if now - at < SAY_AGAIN_S}
+                if str(error) not in said and len(said) < MAX_REASONS:
+                    said[str(error)] = now
                     on_wait(f"waiting for the bus at {self._address}: {error}")
             else:
                 return connection
@@ -174,19 +180,21 @@ async def connect_bus(
     url: str,
     *,
     name: str,
+    tls: TlsFiles = NO_TLS_FILES,
     max_pending: int = DEFAULT_MAX_PENDING_BYTES,
     on_wait: Callable[[str], None],
 ) -> NatsBus:
     """Wait for a NATS server, for as long as it takes, and return a bus on it.
 
-    `url` may carry credentials: `nats://user:password@host:port`. `name` is what the server's
-    monitoring shows. `on_wait` is told in one line (without credentials) what is waited for: at
-    once, when the reason changes, and every ten seconds.
+    `url` may carry credentials: `nats://user:password@host:port`. With `tls://`, or with any file
+    in `tls`, the server must prove its name and nothing is ever sent in the clear. `name` is what
+    the server's monitoring shows. `on_wait` is told in one line (without credentials) what is
+    waited for: each reason at once, and again after ten seconds.
 
     Raises:
         ValueError: `url` is no address.
 
     """
-    bus = NatsBus(BusAddress.parse(url), name, max_pending)
+    bus = NatsBus(BusAddress.parse(url, tls), name, max_pending)
     await bus.start(on_wait)
     return bus

@@ -5,15 +5,16 @@ connection hanging; so it is switched off here, and `runtime.nats_bus` opens a n
 """
 
 import asyncio
-from dataclasses import dataclass
+import ssl
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
 
 import nats.errors
 from nats.aio.client import Client
 
 from runtime.bus import BusCounters
+from runtime.bus_address import BusAddress
 from runtime.logs import get_logger
+from runtime.tls import tls_reason
 
 log = get_logger("bus")
 
@@ -32,48 +33,27 @@ WRITE_BUFFER_BYTES = 1 << 20
 """Bytes that nats-py gathers before it makes the sender wait for the socket."""
 
 
-@dataclass(frozen=True, slots=True)
-class BusAddress:
-    """Where the servers are, with the credentials kept apart so that they are never logged."""
+class _Client(Client):
+    """A nats-py client that logs in over an encrypted line only, where one is asked for.
 
-    servers: tuple[str, ...]
-    user: str | None
-    password: str | None
-    token: str | None
+    nats-py itself leaves that to the server, whose first words come in the clear: whoever sits between
+    could take TLS out of them and read the password.
+    """
 
-    @classmethod
-    def parse(cls, url: str) -> "BusAddress":
-        """Read `nats://[user:password@|token@]host[:port]`, several separated by commas.
+    must_encrypt = False
 
-        The credentials of the first server count for all; percent escapes in them are resolved.
-
-        Raises:
-            ValueError: a scheme other than nats or tls, no host, or a port that isn't one.
-
-        """
-        parts = [urlsplit(each if "://" in each else f"nats://{each}") for each in url.split(",")]
-        servers = tuple(_bare_url(part) for part in parts)
-        user, password = parts[0].username, parts[0].password
-        if user is not None and password is not None:
-            return cls(servers, unquote(user), unquote(password), None)
-        return cls(servers, None, None, None if user is None else unquote(user))
-
-    def __str__(self) -> str:
-        return ",".join(self.servers)
-
-
-def _bare_url(part: SplitResult) -> str:
-    if part.scheme not in ("nats", "tls") or not part.hostname:
-        raise ValueError("the bus address must look like nats://host:port")
-    host = f"[{part.hostname}]" if ":" in part.hostname else part.hostname
-    return f"{part.scheme}://{host}:{part.port or 4222}"
+    def _connect_command(self) -> bytes:
+        transport: Any = self._transport
+        if self.must_encrypt and transport._io_writer.get_extra_info("ssl_object") is None:
+            raise nats.errors.Error("it offers no TLS, and nothing is sent to it without")
+        return super()._connect_command()
 
 
 class NatsConnection:
     """A nats-py client and the moment at which it was lost."""
 
     def __init__(self, counters: BusCounters) -> None:
-        self.client = Client()
+        self.client = _Client()
         self._counters = counters
         self._ended = asyncio.Event()
         self._opening_error: Exception | None = None
@@ -87,6 +67,8 @@ class NatsConnection:
                 is the reason, in a few words, without credentials.
 
         """
+        context = address.tls.context() if address.encrypted else None
+        self.client.must_encrypt = address.encrypted
         try:
             await self.client.connect(
                 servers=list(address.servers),
@@ -94,6 +76,7 @@ class NatsConnection:
                 user=address.user,
                 password=address.password,
                 token=address.token,
+                tls=context,
                 allow_reconnect=False,
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
@@ -107,8 +90,7 @@ class NatsConnection:
             )
         except (OSError, TimeoutError, nats.errors.Error) as error:
             await self.close()
-            cause = self._opening_error or error
-            raise ConnectionError(str(cause) or type(cause).__name__) from error
+            raise ConnectionError(_reason(self._opening_error or error, address)) from error
         except asyncio.CancelledError:
             await self.close()
             raise
@@ -168,3 +150,14 @@ class NatsConnection:
 
     async def _on_closed(self) -> None:
         self._ended.set()
+
+
+def _reason(error: Exception, address: BusAddress) -> str:
+    """Why there is no connection, in a few words, without credentials."""
+    if isinstance(error, ssl.SSLError):
+        return tls_reason(error)
+    text = str(error) or type(error).__name__
+    if "authorization" in text.lower():
+        given = "this user and password" if address.user or address.token else "whoever names no user and password"
+        return f"authorization violation: it refuses {given}"
+    return text

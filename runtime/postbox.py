@@ -8,18 +8,23 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from protocol import subjects
-from protocol.codec import MAX_FRAME_BYTES, decode, encode
+from protocol.codec import decode, encode
 from protocol.errors import WireError
 from protocol.messages import Envelope, Message, Part, Peer
 from runtime.bus import Bus, Subscription
 from runtime.logs import get_logger
+from runtime.open_frames import OpenFrames
 
 M = TypeVar("M", bound=Message)
 
 PART_OVERHEAD_BYTES = 512
 """Room for a part's envelope and ids: three ids of at most 64 bytes, two epochs, lengths."""
-MAX_OPEN_FRAMES = 256
-"""Frames of which some parts are missing; the oldest is forgotten first, its sender repeats it."""
+MAX_PEERS = 1 << 14
+"""Processes whose newest life is remembered; the one heard first is forgotten first."""
+
+MAX_EPOCH_CHARS = 64
+MAX_REASON_CHARS = 200
+"""A refused frame may repeat its sender's words, but not at length."""
 
 log = get_logger("postbox")
 
@@ -37,8 +42,9 @@ class Postbox:
         self.me = me
         self._handlers: dict[type[Any], Callable[[Peer, Any], None]] = {}
         self._replaced: list[Callable[[Peer], None]] = []
-        self._epochs: dict[str, str] = {}
-        self._open_frames: OrderedDict[tuple[Peer, str], dict[int, bytes]] = OrderedDict()
+        self._epochs: OrderedDict[str, str] = OrderedDict()
+        self._open_frames = OpenFrames()
+        self.num_refused = 0
         self._subscriptions: list[Subscription] = []
 
     def on(self, kind: type[M], handler: Callable[[Peer, M], None]) -> None:
@@ -65,11 +71,11 @@ class Postbox:
 
     def send(self, to: Peer, message: Message) -> None:
         """To one life of one process; may be lost on the way."""
-        self._publish(subjects.inbox(to.id), to.epoch, message)
+        self._publish(subjects.inbox(to.id, subjects.role_of(self.me.id)), to.epoch, message)
 
     def broadcast(self, message: Message) -> None:
         """To every process on the bus, this one included."""
-        self._publish(subjects.HEARTBEATS, "", message)
+        self._publish(subjects.heartbeat(self.me.id), "", message)
 
     def _publish(self, subject: str, to_epoch: str, message: Message) -> None:
         frame = encode(Envelope(self.me, to_epoch), message)
@@ -86,19 +92,31 @@ class Postbox:
     def _receive(self, subject: str, frame: bytes) -> None:
         try:
             envelope, message = decode(frame)
+            self._check_role(subject, envelope.sender)
             if not self._current(envelope):
                 return
             if isinstance(message, Part):
-                whole = self._join(envelope.sender, message)
+                whole = self._open_frames.add(envelope.sender, message)
                 if whole is None:
                     return
+                carrier = envelope
                 envelope, message = decode(whole)
+                if envelope != carrier:
+                    raise WireError("a frame has another envelope than its parts")
         except WireError as error:
-            log.warning("frame_refused", subject=subject, num_bytes=len(frame), error=str(error))
+            self.num_refused += 1
+            reason = str(error)[:MAX_REASON_CHARS]
+            log.every(1.0, "refused").warning("frame_refused", subject=subject, num_bytes=len(frame), error=reason)
             return
         handler = self._handlers.get(type(message))
         if handler is not None:
             handler(envelope.sender, message)
+
+    @staticmethod
+    def _check_role(subject: str, sender: Peer) -> None:
+        """A broker lets each role write to subjects with its own name alone: nobody speaks there for another role."""
+        if not subject.endswith(f".{subjects.role_of(sender.id)}"):
+            raise WireError(f"{sender.id:.80} is no name for a process on {subject:.80}")
 
     def _current(self, envelope: Envelope) -> bool:
         """Both lives are the newest known; a newer sender replaces the older one first."""
@@ -109,23 +127,21 @@ class Postbox:
         if sender.epoch < known:
             return False
         if sender.epoch > known:
-            self._epochs[sender.id] = sender.epoch
+            self._remember(sender)
             if known:
                 log.info("peer_restarted", peer=sender.id)
                 for callback in self._replaced:
                     callback(Peer(sender.id, known))
         return True
 
-    def _join(self, sender: Peer, part: Part) -> bytes | None:
-        """The whole frame once its last missing part came."""
-        fits = 0 < part.num_parts <= MAX_FRAME_BYTES // max(1, len(part.body)) + 1
-        if not fits or not 0 <= part.index < part.num_parts:
-            raise WireError(f"part {part.index} of {part.num_parts} is out of bounds")
-        bodies = self._open_frames.setdefault((sender, part.frame_id), {})
-        bodies[part.index] = part.body
-        if len(bodies) == part.num_parts:
-            del self._open_frames[sender, part.frame_id]
-            return b"".join(bodies[index] for index in range(part.num_parts))
-        if len(self._open_frames) > MAX_OPEN_FRAMES:
-            self._open_frames.popitem(last=False)
-        return None
+    def _remember(self, sender: Peer) -> None:
+        """The newest life of its id."""
+        try:
+            subjects.check_process_id(sender.id)
+        except ValueError:
+            raise WireError("a sender's id can't be") from None
+        if len(sender.epoch) > MAX_EPOCH_CHARS:
+            raise WireError("a sender's epoch is too long")
+        self._epochs[sender.id] = sender.epoch
+        if len(self._epochs) > MAX_PEERS:
+            self._epochs.popitem(last=False)

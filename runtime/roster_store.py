@@ -8,6 +8,8 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 from runtime.logs import get_logger
+from runtime.redis_client import open_redis
+from runtime.tls import NO_TLS_FILES, TlsFiles
 
 T = TypeVar("T")
 log = get_logger("roster_store")
@@ -30,8 +32,8 @@ class RosterStore:
     do nothing and `all` is empty. Failures are logged every ten seconds at most.
     """
 
-    def __init__(self, redis_url: str | None) -> None:
-        """Name the server, `redis://[user:password@]host[:port][/db]`; nothing is connected yet.
+    def __init__(self, redis_url: str | None, tls: TlsFiles = NO_TLS_FILES) -> None:
+        """Name the server, as `runtime.redis_client` reads it; nothing is connected yet.
 
         Without one the store stays empty.
 
@@ -39,7 +41,7 @@ class RosterStore:
             ValueError: `redis_url` is no such address.
 
         """
-        self._client = None if redis_url is None else _open_client(redis_url)
+        self._client = None if redis_url is None else open_redis(redis_url, CALL_TIMEOUT_S, tls)
 
     async def put(self, worker_id: str, payload: bytes, ttl_s: float) -> None:
         """Keep `payload` for `ttl_s` seconds, in place of the worker's former one."""
@@ -76,12 +78,6 @@ class RosterStore:
                 "roster_store_failed", call=call, error=str(error) or type(error).__name__
             )
             return None
-
-
-def _open_client(url: str) -> redis.asyncio.Redis:
-    return redis.asyncio.Redis.from_url(
-        url, socket_timeout=CALL_TIMEOUT_S, socket_connect_timeout=CALL_TIMEOUT_S, retry=None
-    )
 
 
 async def _read_all(client: redis.asyncio.Redis) -> list[bytes]:

@@ -1,8 +1,10 @@
 """The settings that every service has."""
 
 from dataclasses import dataclass
+from typing import Literal
 
-from runtime import units
+from runtime import bus_address, redis_address, units
+from runtime.broker_settings import BrokerTlsSettings
 from runtime.settings import setting
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -11,7 +13,7 @@ MAX_MODEL_LEN = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceSettings:
+class ServiceSettings(BrokerTlsSettings):
     """What gateway and workers are told alike.
 
     When a service's `run` gets them, `model` is a checked local folder and `served_model_name`
@@ -30,25 +32,27 @@ class ServiceSettings:
         "name under which clients ask for the model; default: what --model says",
         metavar="NAME",
     )
-    max_model_len: int | None = setting(
-        units.integer(1, MAX_MODEL_LEN),
+    max_model_len: int | Literal["auto"] | None = setting(
+        units.integer_or("auto", 1, MAX_MODEL_LEN, alias="-1"),
         None,
-        "longest prompt plus output, in tokens; default: the model's. Raising it lets one "
-        "request hold more of the KV pool, so fewer run at once",
+        "longest prompt plus output, in tokens; default: the model's. auto: the longest of which each worker's "
+        "pool holds --auto-concurrency at once. Raising it lets one request hold more of the KV pool, so fewer "
+        "run at once",
         metavar="TOKENS",
     )
     nats_url: str = setting(
-        units.text,
+        bus_address.checked_url,
         "nats://127.0.0.1:4222",
-        "NATS server, with credentials if it wants them (better in the variable: command lines "
-        "can be read by everyone on the host)",
+        "NATS server, with credentials if it wants them (better in the variable or a file: command lines "
+        "can be read by everyone on the host); tls:// encrypts the line",
         metavar="URL",
         secret=True,
     )
     redis_url: str = setting(
-        units.text,
+        redis_address.checked_url,
         "redis://127.0.0.1:6379/0",
-        "Redis or Valkey server, with credentials if it wants them (better in the variable)",
+        "Redis or Valkey server, with credentials if it wants them (better in the variable or a file); rediss:// "
+        "encrypts the line",
         metavar="URL",
         secret=True,
     )
@@ -58,3 +62,8 @@ class ServiceSettings:
         "debug, info, warning or error; debug logs each message and slows the service",
         metavar="LEVEL",
     )
+
+    @property
+    def fixed_model_len(self) -> int | None:
+        """`max_model_len` where it is a number; None if model or memory decide."""
+        return self.max_model_len if isinstance(self.max_model_len, int) else None

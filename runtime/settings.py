@@ -1,7 +1,8 @@
 """Settings: one frozen dataclass per service, each field a flag and an environment variable.
 
 A field made with `setting` carries its flag, its help line and its parser. Precedence: flag, then
-the variable ``KVFERRY_<FIELD NAME>``, then the default. Read once, in main.
+the variable ``KVFERRY_<FIELD NAME>``, then the file that ``KVFERRY_<FIELD NAME>_FILE`` names, then
+the default. Read once, in main.
 """
 
 import argparse
@@ -9,9 +10,14 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 VARIABLE_PREFIX = "KVFERRY_"
+FILE_SUFFIX = "_FILE"
+MAX_FILE_CHARS = 16 << 10
+"""A value is one line: an address, a number, a few hundred keys."""
+
 _METADATA_KEY = "kvferry_setting"
 
 T = TypeVar("T")
@@ -30,7 +36,7 @@ class Setting:
     help: str
     metavar: str = "VALUE"
     secret: bool = False
-    """Never put on a command line that we build, since command lines are world-readable."""
+    """Never put on a command line that we build, since command lines are world-readable, nor in a repr."""
     repeat: bool = False
     """May be given several times; the values are joined with commas before parsing."""
 
@@ -46,7 +52,7 @@ def setting(
 ) -> Any:
     """Return a dataclass field that is a setting. `help_line` says what raising it costs."""
     about = Setting(parse, help_line, metavar, secret, repeat)
-    return dataclasses.field(default=default, metadata={_METADATA_KEY: about})
+    return dataclasses.field(default=default, repr=not secret, metadata={_METADATA_KEY: about})
 
 
 def described(settings: type[Any]) -> list[tuple[dataclasses.Field[Any], Setting]]:
@@ -63,6 +69,12 @@ def flag_of(name: str) -> str:
 def variable_of(name: str) -> str:
     """Return the environment variable of a field."""
     return VARIABLE_PREFIX + name.upper()
+
+
+def variables_of(settings: type[Any]) -> frozenset[str]:
+    """Return all variables that set something of a settings class, those that name a file included."""
+    names = [variable_of(field.name) for field, _ in described(settings)]
+    return frozenset([*names, *(name + FILE_SUFFIX for name in names)])
 
 
 def add_flags(
@@ -100,14 +112,19 @@ def read(
 ) -> T:
     """Return the settings from parsed flags and the environment. Raises `SettingsError`."""
     values: dict[str, Any] = {}
+    own = {variable_of(field.name) for field, _ in described(settings)}
     for field, about in described(settings):
         if field.name in skip:
             continue
+        variable = variable_of(field.name)
+        in_file = variable + FILE_SUFFIX
         given = getattr(flags, field.name, None)
         if given is not None:
             values[field.name] = _value(about, given, flag_of(field.name))
-        elif (text := environ.get(variable_of(field.name), "")) != "":
-            values[field.name] = _value(about, text, variable_of(field.name))
+        elif (text := environ.get(variable, "")) != "":
+            values[field.name] = _value(about, text, variable)
+        elif (path := environ.get(in_file, "")) != "" and in_file not in own:  # else a setting of that very name
+            values[field.name] = _value(about, _content(path, in_file), in_file)
     return settings(**values)
 
 
@@ -134,6 +151,22 @@ def to_environment(settings: Any) -> dict[str, str]:
         if about.secret
     }
     return {name: value for name, value in values.items() if value}
+
+
+def _content(path: str, source: str) -> str:
+    """Return the one line of a file. What can't be is said without repeating any of it."""
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(MAX_FILE_CHARS + 1)
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no path
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise SettingsError(f"{source}: {path[:200]!r} can't be read ({reason})") from None
+    if len(text) > MAX_FILE_CHARS:
+        raise SettingsError(f"{source}: {path[:200]!r} is longer than {MAX_FILE_CHARS} characters")
+    text = text.strip()
+    if not text or "\n" in text:
+        raise SettingsError(f"{source}: {path[:200]!r} must hold one line, the value")
+    return text
 
 
 def _value(about: Setting, given: Any, source: str) -> Any:

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import socket
 from collections.abc import Callable
 from http import HTTPStatus
 
@@ -23,6 +24,15 @@ MAX_CONNECTIONS = 64
 
 Verdict = Callable[[], tuple[bool, str]]
 """Returns whether it is so, and why (not)."""
+
+
+EVERY_ADDRESS = frozenset({"0.0.0.0", "::", ""})
+
+
+def url_for_others(host: str, port: int) -> str:
+    """Where a server that listens on ``host`` is reached from elsewhere: by the host's name, if on every address."""
+    name = socket.gethostname() if host in EVERY_ADDRESS else host
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

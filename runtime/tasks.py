@@ -1,6 +1,9 @@
 """Tasks that log their crash and end with their owner, and the loop that a service runs in."""
 
 import asyncio
+import faulthandler
+import io
+import os
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from types import FrameType
@@ -76,6 +79,28 @@ Main = Callable[[asyncio.Event], Awaitable[int]]
 
 CRASHED = 1
 """The exit code of a service whose main function raised."""
+
+
+STUCK_LOOP_S = 5.0
+"""A loop that doesn't even say what it waits for in so long is stuck itself."""
+
+
+def leave_within(seconds: float) -> None:
+    """End this process with exit code `CRASHED` if it still runs by then; it says what each task waits for.
+
+    Nothing that is told to end may hang, whatever it waits for. Needs a running loop.
+    """
+    asyncio.get_running_loop().call_later(seconds, _leave_now, seconds)
+    faulthandler.dump_traceback_later(seconds + STUCK_LOOP_S, exit=True)
+
+
+def _leave_now(seconds: float) -> None:
+    for task in asyncio.all_tasks():
+        stack = io.StringIO()
+        task.print_stack(file=stack)
+        log.error("still_running", task=task.get_name(), stack=stack.getvalue())
+    log.error("did_not_leave", within_s=seconds)
+    os._exit(CRASHED)
 
 
 def run_service(main: Main) -> int:

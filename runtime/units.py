@@ -57,6 +57,22 @@ def integer(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
+def integer_or(word: str, low: int, high: int, *, alias: str) -> Callable[[str], int | str]:
+    """Return a parser of whole numbers as `integer` reads them, or of one word, which `alias` also means."""
+    number = integer(low, high)
+
+    def parse(value: str) -> int | str:
+        return word if value.strip().lower() in (word, alias) else number(value)
+
+    return parse
+
+
+def integers(low: int, high: int) -> Callable[[str], tuple[int, ...]]:
+    """Return a parser of comma-separated whole numbers."""
+    number = integer(low, high)
+    return lambda value: tuple(number(part) for part in texts(value))
+
+
 def fraction(low: float, high: float) -> Callable[[str], float]:
     """Return a parser of numbers above `low` and up to `high`."""
 

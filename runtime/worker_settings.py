@@ -52,6 +52,13 @@ class WorkerSettings(ServiceSettings):
         "once and costs that memory",
         metavar="SIZE",
     )
+    auto_concurrency: int = setting(
+        units.integer(1, 65536),
+        4,
+        "requests of the longest context that the pool has to hold at once, for --max-model-len auto. "
+        "Raising it makes that context shorter",
+        metavar="N",
+    )
     enable_prefix_caching: bool = setting(
         parse_bool,
         True,
@@ -88,7 +95,8 @@ class WorkerSettings(ServiceSettings):
     worker_id: str = setting(
         units.text,
         "",
-        "name of this worker, unique in the deployment; default: made at start",
+        "name of this worker, unique in the deployment; its role is put in front where it is missing. Default: host "
+        "and process id",
         metavar="ID",
     )
     num_threads: int = setting(

@@ -12,8 +12,11 @@ from gateway.settings import GatewaySettings
 from kvferry import stack
 from kvferry.cancel import CancelSettings
 from kvferry.change import ChangeSettings, ScaleSettings
+from kvferry.fetch import FetchSettings
 from kvferry.ledger import LedgerSettings
 from kvferry.not_built import NOT_BUILT
+from kvferry.plan.settings import OF_UP, OF_WORKERS, PlanSettings
+from kvferry.secrets import SecretsSettings
 from runtime.service_settings import ServiceSettings
 from runtime.settings import Setting, described, flag_of, parse_bool, variable_of
 from runtime.worker_settings import WorkerSettings
@@ -26,6 +29,8 @@ INTRO = """# Flags
 This page is written by `scripts/write_flags.py` from the settings. `kvferry COMMAND --help` says the same.
 
 A flag goes before its environment variable, and that before the default. `_` may stand for `-` in a flag's name.
+Each variable may also be given as a file: `KVFERRY_NATS_URL_FILE=/secrets/nats-url` names a file whose one line is the
+value of `KVFERRY_NATS_URL`. Where variable and file are both given, the variable counts.
 Numbers take `k` and `m` (1,000s) or `K` and `M` (1,024s); sizes also `2GiB` or `24GB`; durations `500ms`, `30s`, `2m`
 or plain seconds. A value that can't be ends the command with one line and exit code 2. Flags marked *secret* are
 passed on by `kvferry up` in the environment, never on a command line.
@@ -63,8 +68,11 @@ VISITORS: tuple[tuple[str, type[Any]], ...] = (
     ("cancel", CancelSettings),
     ("scale", ScaleSettings),
     ("restart", ChangeSettings),
+    ("fetch", FetchSettings),
+    ("secrets", SecretsSettings),
+    ("plan", PlanSettings),
 )
-"""Commands for a running stack."""
+"""Commands that are no services."""
 
 HEAD = ["| flag | variable | default | of | what it is, and what raising it costs |", "|---|---|---|---|---|"]
 
@@ -106,22 +114,23 @@ def _default(field: Field) -> str:
 def _commands(settings: type[Any], name: str) -> str:
     """The commands that take this flag with this meaning."""
     if settings is stack.UpSettings:
-        return "up"
+        return "up, plan" if name in OF_UP else "up"
     own = ["gateway"] if name in _names(GatewaySettings) and settings is not WorkerSettings else []
     own += ["prefill", "decode"] if name in _names(WorkerSettings) and settings is not GatewaySettings else []
     given = stack._OWN_OF_UP | (stack._GIVEN_TO_WORKERS if settings is WorkerSettings else stack._GIVEN_TO_GATEWAY)
-    return ", ".join([*([] if name in given else ["up"]), *own])
+    planned = ["plan"] if name in OF_WORKERS and settings is not GatewaySettings else []
+    return ", ".join([*([] if name in given else ["up"]), *own, *planned])
 
 
 def _visitors() -> str:
-    """Flags of commands for a running stack; equal ones share a row."""
+    """Flags of commands that are no services; equal ones share a row."""
     found: dict[tuple[str, str], tuple[Field, Setting, list[str]]] = {}
     for command, settings in VISITORS:
         for field, setting in described(settings):
             found.setdefault((field.name, setting.help), (field, setting, []))[2].append(command)
     about = "`KVFERRY_PREFILL` and `KVFERRY_DECODE` are for `up`; `scale` doesn't read them."
     rows = [_row(field, setting, ", ".join(commands)) for field, setting, commands in found.values()]
-    return "\n".join(["## Of commands for a running stack", "", about, "", *HEAD, *rows, ""])
+    return "\n".join(["## Of the other commands", "", about, "", *HEAD, *rows, ""])
 
 
 def _not_built() -> str:

@@ -18,6 +18,8 @@ from protocol.handover import State
 
 PAGE = Path(__file__).parents[1] / "docs" / "wire.md"
 
+ROLES = ", ".join(f"`{role}`" for role in subjects.ROLES)
+
 INTRO = f"""# The wire
 
 Version {codec.WIRE_VERSION}. This page is written by `scripts/write_wire.py` from the code.
@@ -37,9 +39,12 @@ sorts last.
 
 | subject | carries |
 |---|---|
-| `{subjects.HEARTBEATS}` | `WorkerStatus` and `GatewayStatus`, each second, to everyone |
-| `{subjects.inbox("ID")}` | control messages to one gateway or worker |
+| `{subjects.PREFIX}.heartbeat.ROLE` | `WorkerStatus` and `GatewayStatus`, each second, to everyone |
+| `{subjects.PREFIX}.inbox.ROLE.ID.FROM` | control messages to one gateway or worker, from a process of role FROM |
 | `{subjects.contents("ID")}` | pieces to one decode worker, on connections of their own |
+
+ROLE and FROM are what an id begins with: {ROLES}; `{subjects.OTHER}` for an operator's tool. A broker can so permit
+each role its own subjects. A message whose sender's id begins with another role than its subject ends with is refused.
 
 All of it is core NATS: at most once. What makes it exact is that control messages are repeated until they are
 answered, tokens until they are acknowledged, and pieces until they have landed.

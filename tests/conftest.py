@@ -16,17 +16,20 @@ def model_dir() -> Path:
 
 @pytest.fixture(scope="session")
 def nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL, with credentials, of a real NATS server (JetStream on) that lives for the session."""
+    """URL of a real NATS server that lives for the session, with credentials that permit everything."""
     from kvferry.brokers import nats_broker, running
+    from kvferry.secrets_nats import Rights
 
-    with running(nats_broker, tmp_path_factory.mktemp("nats")) as broker:
-        yield broker.url
+    anything = {"test": Rights((">",), (">",))}
+    with running(lambda folder: nats_broker(folder, anything), tmp_path_factory.mktemp("nats")) as broker:
+        yield broker.urls["test"]
 
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL, with credentials, of a real Valkey server that lives for the session."""
+    """URL of a real Valkey server that lives for the session, with credentials that permit everything."""
     from kvferry.brokers import running, valkey_broker
 
-    with running(valkey_broker, tmp_path_factory.mktemp("valkey")) as broker:
-        yield broker.url
+    anything = {"test": "~* &* +@all"}
+    with running(lambda folder: valkey_broker(folder, anything), tmp_path_factory.mktemp("valkey")) as broker:
+        yield broker.urls["test"]

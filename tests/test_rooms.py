@@ -20,6 +20,7 @@ ROOMS = (
     "protocol",
     "kvferry_kernels",
     "kvferry",
+    "bench",
 )
 
 

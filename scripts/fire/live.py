@@ -98,11 +98,11 @@ class Stack:
     @contextmanager
     def guest(self, role: str) -> Iterator[Line]:
         """One worker more, started by hand, whose line to the bus goes through the ``Line`` that is given."""
-        found = find_stack(str(self.port))
-        bus = urlsplit(found.nats_url)
+        access = find_stack(str(self.port)).brokers[role]
+        bus = urlsplit(access.nats_url)
         line = Line(bus.hostname or "127.0.0.1", bus.port or 4222)
         nats_url = bus._replace(netloc=f"{bus.username}:{bus.password}@127.0.0.1:{line.port}").geturl()
-        environment = {**os.environ, "KVFERRY_NATS_URL": nats_url, "KVFERRY_REDIS_URL": found.redis_url}
+        environment = {**os.environ, "KVFERRY_NATS_URL": nats_url, "KVFERRY_REDIS_URL": access.redis_url}
         command = [sys.executable, "-m", "kvferry", role, "--worker-id", f"guest-{role}", "--status-port", "0"]
         process = subprocess.Popen(
             [*command, *self._flags], stdout=self._log, stderr=subprocess.STDOUT, env=environment

@@ -38,7 +38,7 @@ def test_every_metric_is_named_and_no_other() -> None:
     HttpMetrics(of_gateway)
     DispatchCounters(of_gateway)
     of_gateway.watch_bus("control", bus)
-    node = SimpleNamespace(postbox=SimpleNamespace(bus=bus), link=SimpleNamespace(bus=bus))
+    node = SimpleNamespace(postbox=SimpleNamespace(bus=bus, num_refused=0), link=SimpleNamespace(bus=bus))
     worker = SimpleNamespace(load=Load(), held={}, bytes_moved=0)
     of_worker = worker_metrics(cast("Any", node), cast("Any", worker))
     named = set(re.findall(r"`(kvferry_\w+[a-z])`", section("Metrics")))

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from kvferry.brokers import nats_broker, running
+from kvferry.secrets_nats import Rights
 from tests.e2e.conftest import Up, until
 from tests.e2e.test_front_door import cmdline, model_of
 from tests.e2e.test_reliability import body_of, stream
@@ -89,13 +90,13 @@ def test_a_prompt_of_four_thousand_tokens_passes_a_limit_of_sixty_four_kilobytes
     model_dir: Path, tmp_path: Path
 ) -> None:
     def small(folder: Path) -> object:
-        broker = nats_broker(folder)
+        broker = nats_broker(folder, {"everybody": Rights((">",), (">",))})
         config = folder / "nats.conf"
         config.write_text(config.read_text().replace("max_payload: 1MB", "max_payload: 64KB"))
         return broker
 
     with running(small, tmp_path) as broker:  # type: ignore[arg-type]
-        up = Up("--nats-url", broker.url, "--kv-cache-memory-bytes", "256MiB").ready()
+        up = Up("--nats-url", broker.urls["everybody"], "--kv-cache-memory-bytes", "256MiB").ready()
         try:
             text = "The ferry crosses the wide river again. " * 500
             body = {"model": model_of(up), "prompt": text, "max_tokens": 5}

@@ -8,8 +8,13 @@ import torch
 import transformers
 from torch import Tensor
 
+from engine.capacity import plan_capacity
+from engine.config import AUTO_LEN, EngineConfig
 from engine.errors import ModelError
 from engine.llama import LlamaModel
+from engine.model_config import read_model_config
+from engine.model_sizes import num_parameters, weight_bytes
+from engine.process import load_engine
 from kvferry_kernels import ops
 from tests.support.model_rig import Line, ModelRig
 
@@ -135,11 +140,39 @@ def test_without_compiled_kernels_the_numbers_are_near_and_bits_still_keep_to_th
     assert torch.equal(torch.stack(parts), whole[[0, 19, 32, 68, 69]])
 
 
-def test_weight_bytes_count_each_tensor_as_it_is_computed_with(tmp_path: Path) -> None:
-    model = save_tiny(tmp_path, "Llama")
-    matrices = sum(p.numel() for n, p in model.named_parameters() if "norm" not in n)
-    assert LlamaModel(tmp_path, "float32").weight_bytes == 4 * matrices
-    assert LlamaModel(tmp_path, "bfloat16").weight_bytes == 2 * matrices
+@pytest.mark.parametrize("name", FAMILIES)
+def test_weight_bytes_count_each_tensor_as_it_is_computed_with_and_are_foretold(tmp_path: Path, name: str) -> None:
+    family, changes = FAMILIES[name]
+    model = save_tiny(tmp_path, family, **changes)
+    numbers = sum(p.numel() for p in model.parameters())
+    copied = TINY["vocab_size"] * TINY["hidden_size"] if changes.get("tie_word_embeddings") else 0
+    config = read_model_config(tmp_path)
+    assert num_parameters(config) == numbers
+    for dtype, size in (("float32", 4), ("bfloat16", 2)):
+        loaded = LlamaModel(tmp_path, dtype)
+        assert loaded.weight_bytes == size * (numbers + copied) == weight_bytes(config, dtype, "cpu")
+
+
+def test_an_engine_sizes_itself_as_was_foretold(tmp_path: Path) -> None:
+    save_tiny(tmp_path, "Llama")
+    for max_model_len, longest in ((AUTO_LEN, 20 * 16), (0, 512), (100, 100)):
+        config = EngineConfig(
+            model=str(tmp_path),
+            worker_id="",
+            device="cpu",
+            num_threads=1,
+            max_model_len=max_model_len,
+            auto_concurrency=3,
+            kv_cache_memory_bytes=64 * 8192,
+        )
+        foretold = plan_capacity(read_model_config(tmp_path), config, "cpu")
+        loaded = load_engine(config)
+        ready = loaded.started.ready
+        assert ready.weight_bytes == foretold.weight_bytes
+        assert (ready.num_blocks, ready.max_model_len) == (64, longest)
+        assert (foretold.num_blocks, foretold.max_model_len) == (64, longest)
+        assert loaded.pool.layout == foretold.layout
+        loaded.pool.close()
 
 
 def test_auto_takes_the_folders_dtype_and_bfloat16_for_float16(tmp_path: Path) -> None:

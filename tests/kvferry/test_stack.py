@@ -2,12 +2,14 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from kvferry import stack as stacks
+from kvferry.broker_access import ROLES
 from kvferry.errors import UsageError
-from kvferry.stack import Stack, gateway_specs, read_stack, with_brokers, worker_spec
+from kvferry.stack import Stack, broker_access, gateway_specs, read_stack, worker_spec
 
 
 @pytest.fixture(autouse=True)
@@ -104,16 +106,19 @@ def test_flags_reach_the_service_they_are_for() -> None:
 
 def test_secrets_reach_children_by_environment_alone() -> None:
     stack = read_stack(["--api-key", "hush"], {})
-    stack = with_brokers(stack, "nats://kvferry:whisper@h:1", "redis://:murmur@h:2/0")
+    urls = {role: f"://{role}:whisper@h" for role in ROLES}
+    nats, redis = ({role: scheme + url for role, url in urls.items()} for scheme in ("nats", "redis"))
+    stack = replace(stack, brokers=broker_access(stack, nats, redis))
     started = specs(stack, {})
     for command, _ in started.values():
         shown = " ".join(command)
-        assert not any(secret in shown for secret in ("hush", "whisper", "murmur"))
+        assert not any(secret in shown for secret in ("hush", "whisper"))
     _, environment = started["gateway-1"]
     assert environment["KVFERRY_API_KEY"] == "hush"
-    assert environment["KVFERRY_NATS_URL"] == "nats://kvferry:whisper@h:1"
+    assert environment["KVFERRY_NATS_URL"] == "nats://gateway:whisper@h"
+    assert started["prefill-1"][1]["KVFERRY_NATS_URL"] == "nats://prefill:whisper@h"
     _, environment = started["decode-1"]
-    assert environment["KVFERRY_REDIS_URL"] == "redis://:murmur@h:2/0"
+    assert environment["KVFERRY_REDIS_URL"] == "redis://decode:whisper@h"
     assert "KVFERRY_API_KEY" not in environment
 
 
@@ -121,12 +126,15 @@ def test_variables_are_read_by_up_and_not_again_by_its_children(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     environ = {"KVFERRY_MAX_NUM_SEQS": "5", "KVFERRY_DECODE": "2", "KVFERRY_CACHE": "/c"}
+    monkeypatch.setenv("KVFERRY_DTYPE_FILE", "/no/such/file")
+    monkeypatch.setenv("KVFERRY_DTYPE", "bf16")
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     started = specs(read_stack([]), dict(os.environ))
     command, environment = started["decode-2"]
     assert "--max-num-seqs=5" in command
     assert "KVFERRY_MAX_NUM_SEQS" not in environment
+    assert "KVFERRY_DTYPE_FILE" not in environment
     assert environment["KVFERRY_CACHE"] == "/c"
 
 
@@ -152,3 +160,14 @@ def test_settings_complete_at_start_are_passed_on() -> None:
     command, _ = specs(stack, {})["prefill-1"]
     assert "--model=/m" in command
     assert "--served-model-name=n" in command
+
+
+@pytest.mark.parametrize("broker", ["nats", "redis"])
+def test_tls_needs_a_broker_that_up_does_not_start(broker: str, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("")
+    flags = [f"--{broker}-tls-ca", str(tmp_path / "ca.pem")]
+    with pytest.raises(UsageError, match=f"needs --{broker}-url"):
+        read_stack(flags, {})
+    stack = read_stack([*flags, f"--{broker}-url", f"{broker}://h"], {})
+    command, _ = specs(stack, {})["prefill-1"]
+    assert f"--{broker}-tls-ca={tmp_path / 'ca.pem'}" in command

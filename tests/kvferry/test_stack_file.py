@@ -7,28 +7,32 @@ from pathlib import Path
 
 import pytest
 
+from kvferry.broker_access import ROLES, BrokerAccess
 from kvferry.errors import UsageError
-from kvferry.stack_file import StackFile, find_stack, live_stacks, published, stacks_folder
+from kvferry.stack_file import StackFile, find_stack, published, stacks_folder
+from runtime.tls import TlsFiles
 
 OWNER = """
 import sys
 from pathlib import Path
+from kvferry.broker_access import ROLES, BrokerAccess
 from kvferry.stack_file import StackFile, published
-with published(StackFile(7, 8000, "nats://a", "", ("http://h:8000",), "/c"), Path(sys.argv[1])):
+brokers = dict.fromkeys(ROLES, BrokerAccess("nats://a", ""))
+with published(StackFile(7, 8000, ("http://h:8000",), "/c", brokers), Path(sys.argv[1])):
     print("there", flush=True)
     sys.stdin.read()
 """
 
 
 def stack(port: int = 8000, pid: int = 7) -> StackFile:
-    return StackFile(pid, port, "nats://u:secret@h:1", "redis://h:2", (f"http://h:{port}",), "/control")
+    brokers = {role: BrokerAccess(f"nats://{role}:secret@h:1", "redis://h:2", TlsFiles(ca="/ca.pem")) for role in ROLES}
+    return StackFile(pid, port, (f"http://h:{port}",), "/control", brokers)
 
 
 def test_a_stack_is_found_while_it_lives_and_not_after(tmp_path: Path) -> None:
     with published(stack(), tmp_path):
         (path,) = tmp_path.iterdir()
         assert path.stat().st_mode & 0o777 == 0o600
-        assert live_stacks(tmp_path) == [stack()]
         assert find_stack("", tmp_path) == stack()
     assert list(tmp_path.iterdir()) == []
 
@@ -38,9 +42,10 @@ def test_the_file_of_a_killed_owner_counts_for_nothing_and_goes(tmp_path: Path, 
     with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         owner.stdout.readline()
-        assert [each.port for each in live_stacks(tmp_path)] == [8000]
+        assert find_stack("", tmp_path).port == 8000
         owner.kill()
-    assert live_stacks(tmp_path) == []
+    with pytest.raises(UsageError, match="no stack of this user is running"):
+        find_stack("", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -78,3 +83,11 @@ def test_a_file_of_another_version_is_refused_in_one_line(tmp_path: Path, eventu
         path.write_text("[]")
         with pytest.raises(UsageError, match="not what this version"):
             find_stack("", tmp_path)
+
+
+def test_a_file_of_another_version_is_no_concern_of_whoever_asks_for_another_stack(tmp_path: Path) -> None:
+    with published(stack(9000, 8), tmp_path), published(stack(), tmp_path):
+        (tmp_path / "9000-8.json").write_text("{}")
+        assert find_stack("8000", tmp_path) == stack()
+        with pytest.raises(UsageError, match="not what this version"):
+            find_stack("9000", tmp_path)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from runtime import nats_client
+from runtime.bus_address import BusAddress
 from runtime.nats_bus import NatsBus, connect_bus
-from runtime.nats_client import BusAddress
 
 pytestmark = pytest.mark.nats
 
@@ -206,6 +206,6 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 
 def test_addresses_show_no_credentials() -> None:
     address = BusAddress.parse("nats://token@a,tls://[::1]:5000")
-    assert str(address) == "nats://a:4222,tls://[::1]:5000"
+    assert str(address) == "tls://a:4222,tls://[::1]:5000"
     assert address.token == "token"
     assert "token" not in str(address)

@@ -3,10 +3,13 @@
 import argparse
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from gateway.settings import GatewaySettings
+from runtime import units
 from runtime.service_settings import ServiceSettings
 from runtime.settings import (
     SettingsError,
@@ -14,9 +17,11 @@ from runtime.settings import (
     described,
     flag_of,
     read,
+    setting,
     to_environment,
     to_flags,
     variable_of,
+    variables_of,
 )
 from runtime.worker_settings import WorkerSettings
 
@@ -160,3 +165,82 @@ def test_a_bad_secret_is_not_shown() -> None:
     with pytest.raises(SettingsError) as caught:
         worker([], {"KVFERRY_NATS_URL": "nats://u:hush\n@h"})
     assert "hush" not in str(caught.value)
+
+
+def in_file(tmp_path: Path, text: str, name: str = "KVFERRY_NATS_URL") -> dict[str, str]:
+    path = tmp_path / "value"
+    path.write_text(text)
+    return {f"{name}_FILE": str(path)}
+
+
+def test_a_file_goes_before_the_default_and_after_variable_and_flag(tmp_path: Path) -> None:
+    environ = in_file(tmp_path, "  7 \n", "KVFERRY_MAX_NUM_SEQS")
+    assert worker([], environ).max_num_seqs == 7
+    assert worker([], {**environ, "KVFERRY_MAX_NUM_SEQS": "8"}).max_num_seqs == 8
+    assert worker(["--max-num-seqs", "9"], environ).max_num_seqs == 9
+
+
+@pytest.mark.parametrize("text", ["", " \n", "nats://u:hush@h\nnats://u:hush@h", "hush" * 10_000, "http://u:hush@h"])
+def test_a_file_that_holds_no_value_is_named_and_not_repeated(tmp_path: Path, text: str) -> None:
+    with pytest.raises(SettingsError, match="KVFERRY_NATS_URL_FILE") as caught:
+        worker([], in_file(tmp_path, text))
+    assert "hush" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cant_be_read_is_named(tmp_path: Path) -> None:
+    for path, reason in ((tmp_path / "none", "No such file"), (tmp_path, "directory")):
+        with pytest.raises(SettingsError, match=f"KVFERRY_NATS_URL_FILE: '{path}' can't be read .*{reason}"):
+            worker([], {"KVFERRY_NATS_URL_FILE": str(path)})
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(SettingsError, match="no text"):
+        worker([], {"KVFERRY_NATS_URL_FILE": str(tmp_path / "binary")})
+
+
+def test_a_setting_whose_own_name_ends_in_file_is_no_file_of_another(tmp_path: Path) -> None:
+    @dataclass(frozen=True, slots=True)
+    class Keys:
+        key: str = setting(units.text, "", "a key")
+        key_file: str = setting(units.text, "", "where keys are")
+
+    found = read(Keys, argparse.Namespace(), in_file(tmp_path, "k", "KVFERRY_KEY"))
+    assert found == Keys(key="", key_file=str(tmp_path / "value"))
+
+
+def test_all_variables_are_known_files_included() -> None:
+    assert {"KVFERRY_NATS_URL", "KVFERRY_NATS_URL_FILE", "KVFERRY_DTYPE_FILE"} <= variables_of(WorkerSettings)
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [
+        ("--nats-url", "nats://u:hu/sh@h"),
+        ("--redis-url", "rediss://u:hush@h?ssl_cert_reqs=none"),
+        ("--nats-url", "hush:x"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_at_the_start_and_not_repeated(flag: str, text: str) -> None:
+    with pytest.raises(SettingsError, match=f"{flag}: .*must look like") as caught:
+        worker([flag, text])
+    assert "hu" not in str(caught.value)
+
+
+def test_files_for_tls_are_looked_at_when_they_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError, match=r"--nats-tls-ca: .* can't be read \(No such file or directory\)"):
+        worker(["--nats-tls-ca", str(tmp_path / "none.pem")])
+    (tmp_path / "ca.pem").write_text("")
+    monkeypatch.chdir(tmp_path)
+    found = worker(["--redis-tls-ca", "ca.pem"])
+    assert found.redis_tls.ca == str(tmp_path / "ca.pem")
+    assert found.redis_tls.given
+    assert not found.nats_tls.given
+
+
+@pytest.mark.parametrize("text", ["auto", "AUTO", "-1"])
+def test_the_context_may_be_left_to_memory(text: str) -> None:
+    found = worker(["--max-model-len", text])
+    assert (found.max_model_len, found.fixed_model_len) == ("auto", None)
+    assert to_flags(found) == ["--max-model-len=auto"]
+    assert worker(to_flags(found)) == found
+    assert worker(["--max-model-len", "2k"]).fixed_model_len == 2000
+    assert worker([]).fixed_model_len is None

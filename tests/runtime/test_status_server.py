@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runtime import status_server
-from runtime.status_server import StatusServer
+from runtime.status_server import StatusServer, url_for_others
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -166,3 +166,11 @@ def test_close_does_not_wait_for_idle_clients(serve: Any) -> None:
     serve(body)
     assert idle[0].recv(1) == b""
     idle[0].close()
+
+
+def test_a_port_on_every_address_is_told_others_by_the_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "node-7")
+    assert url_for_others("0.0.0.0", 9000) == "http://node-7:9000"
+    assert url_for_others("::", 9000) == "http://node-7:9000"
+    assert url_for_others("127.0.0.1", 9000) == "http://127.0.0.1:9000"
+    assert url_for_others("fe80::1", 9000) == "http://[fe80::1]:9000"

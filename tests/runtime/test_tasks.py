@@ -139,3 +139,34 @@ def test_a_second_signal_ends_a_service_at_once(mode: str, number: int) -> None:
         assert process.stdout.readline() == "stopping\n"
         process.send_signal(number)
         assert process.wait(timeout=10) == -number
+
+
+@pytest.mark.parametrize(
+    ("hanging", "said"),
+    [
+        ("await asyncio.Event().wait()", "still_running"),  # a task that nobody wakes
+        ("time.sleep(600)", "Timeout"),  # a loop that is stuck
+    ],
+)
+def test_a_process_that_is_to_leave_and_hangs_says_where_and_ends(hanging: str, said: str) -> None:
+    script = f"""
+        import asyncio, time
+        from runtime import tasks
+        from runtime.logs import setup_logs
+        setup_logs("info", "test", "test-1")
+        tasks.STUCK_LOOP_S = 0.1
+
+        async def hang():
+            {hanging}
+
+        async def main(stop):
+            tasks.leave_within(0.05)
+            await asyncio.gather(hang())
+            return 0
+
+        tasks.run_service(main)
+        """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=30)
+    assert done.returncode == CRASHED
+    assert said in done.stderr
+    assert "in hang" in done.stderr

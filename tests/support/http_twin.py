@@ -13,6 +13,9 @@ from starlette.types import ASGIApp
 
 from gateway.app import create_app
 from gateway.http_settings import HttpSettings
+from gateway.key_ring import KeyRing
+from gateway.limiter import Limiter
+from gateway.metrics import HttpMetrics
 from gateway.served_model import ServedModel
 from runtime.metrics import Metrics
 from tests.support.scripted_dispatcher import Script, ScriptedDispatcher, Step, small_model
@@ -43,11 +46,18 @@ class Api:
         model: ServedModel | None = None,
         settings: HttpSettings | None = None,
         key: str | None = None,
+        keys: KeyRing | None = None,
+        limiter: Limiter | None = None,
     ) -> None:
         self.dispatcher = ScriptedDispatcher(script)
         self.metrics = Metrics()
         self.app: ASGIApp = create_app(
-            self.dispatcher, model or small_model(), settings or HttpSettings(), self.metrics
+            self.dispatcher,
+            model or small_model(),
+            settings or HttpSettings(),
+            HttpMetrics(self.metrics),
+            keys,
+            limiter,
         )
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
