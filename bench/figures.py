@@ -45,6 +45,9 @@ class Sent:
     is_window: bool = False
     """Only what arrived from `start_s` to `end_s` counts; else all answers are whole, and all counts."""
 
+    num_dry: int = 0
+    """Steady streams that had sent their last request before the window ended."""
+
     @property
     def all_answers(self) -> tuple[Answer, ...]:
         """Every request of the run."""
@@ -65,6 +68,9 @@ class Figures:
     num_longs_started: int
     num_longs_done: int
     """Long prompts among steady streams: sent, with a first token, answered."""
+
+    num_dry: int
+    """Steady streams without requests before the window ended."""
 
     num_short: int
     num_without_usage: int
@@ -95,6 +101,7 @@ def figures_of(sent: Sent, limits: Limits) -> Figures:
     wall_s = max(sent.end_s - sent.start_s, 1e-9)
     every = sent.all_answers
     ok = [answer for answer in every if answer.is_ok]
+    whole = [] if sent.is_window else ok  # a window sees parts of answers, and prompts of two kinds
     timed = sent.longs if sent.is_window else ok
     output = _arrived(sent) if sent.is_window else sum(answer.output_tokens for answer in ok)
     prompt = sum(answer.prompt_tokens for answer in ok)
@@ -108,6 +115,7 @@ def figures_of(sent: Sent, limits: Limits) -> Figures:
         num_longs=len(sent.longs),
         num_longs_started=sum(bool(answer.times) for answer in sent.longs),
         num_longs_done=sum(answer.is_ok for answer in sent.longs),
+        num_dry=sent.num_dry,
         num_short=sum(answer.is_short for answer in every),
         num_without_usage=sum(not answer.has_usage for answer in ok),
         wall_s=wall_s,
@@ -121,10 +129,10 @@ def figures_of(sent: Sent, limits: Limits) -> Figures:
         goodput_per_s=None if sent.is_window else num_good / wall_s,
         goodput_share=None if sent.is_window or not every else num_good / len(every),
         ttft=quantiles_ms([answer.ttft_s for answer in timed if answer.times]),
-        gap01=quantiles_ms([answer.times[1] - answer.times[0] for answer in ok if len(answer.times) > 1]),
+        gap01=quantiles_ms([answer.times[1] - answer.times[0] for answer in whole if len(answer.times) > 1]),
         itl=quantiles_ms(gaps_in_window(sent) if sent.is_window else [gap for each in ok for gap in each.gaps_s()]),
-        tpot=quantiles_ms([answer.tpot_s for answer in ok if answer.tpot_s is not None]),
-        e2e=quantiles_ms([answer.end_s - answer.sent_s for answer in ok]),
+        tpot=quantiles_ms([answer.tpot_s for answer in whole if answer.tpot_s is not None]),
+        e2e=quantiles_ms([answer.end_s - answer.sent_s for answer in whole]),
         send_lag=quantiles_ms([answer.lag_s for answer in every]),
         generator_share=sent.generator_cpu_s / wall_s,
         paths=dict(sorted(Counter(answer.path for answer in every if answer.path).items())),
@@ -140,7 +148,7 @@ def gaps_in_window(sent: Sent) -> list[float]:
     for answer in sent.answers:
         pairs = pairwise(answer.times)
         gaps += [after - before for before, after in pairs if sent.start_s <= after <= sent.end_s]
-        if answer.times and not answer.finish_reason and answer.times[-1] < sent.end_s:
+        if answer.times and not answer.end_s and not answer.finish_reason and answer.times[-1] < sent.end_s:
             gaps.append(sent.end_s - max(answer.times[-1], sent.start_s))
     return gaps
 

@@ -151,6 +151,8 @@ def _workloads(flags: argparse.Namespace) -> tuple[Workload, ...]:
     names = [name for word in flags.workload or () for name in word.split(",") if name]
     if unknown := [name for name in names if name not in NAMED]:
         raise BenchError(f"--workload: there is no {unknown[0]!r:.40}; there are {', '.join(NAMED)}")
+    if doubled := {name for name in names if names.count(name) > 1}:
+        raise BenchError(f"--workload: {doubled.pop()} is there twice; --seeds says how many rounds there are")
     if flags.trace:
         return (_replayed(flags),)
     for name in ("trace_speed", "trace_max_len"):

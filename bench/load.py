@@ -70,9 +70,10 @@ class Load:
                 tasks.append(asyncio.ensure_future(self._send(ask, late, start_s + ask.due_s)))
             await until(start_s + duration_s)
             end_s, cpu_s = time.perf_counter(), self._cpu_s()
+            num_dry = sum(task.done() for task in tasks[: len(streams)])
         finally:
             await _leave(tasks)
-        return Sent(_read(recordings), start_s, end_s, cpu_s, _read(late), is_window=True)
+        return Sent(_read(recordings), start_s, end_s, cpu_s, _read(late), is_window=True, num_dry=num_dry)
 
     def _start(self) -> float:
         self._start_s, self._start_cpu_s = time.perf_counter(), time.process_time()

@@ -72,8 +72,11 @@ def _footer(settings: Settings, about: dict[str, Any], started_at: str) -> str:
 
 def _check_outputs(settings: Settings) -> None:
     """Find out before an hour of measuring what would fail after it."""
-    if settings.json_path and not settings.json_path.absolute().parent.is_dir():
-        raise BenchError(f"--json: {settings.json_path.parent} is no folder")
+    path = settings.json_path
+    if path and not path.absolute().parent.is_dir():
+        raise BenchError(f"--json: {path.parent} is no folder")
+    if path and path.is_dir():
+        raise BenchError(f"--json: {path} is a folder")
 
 
 def _allow_connections() -> None:

@@ -95,8 +95,9 @@ def _course(axis: Any, name: str, run: Run) -> None:
 
 
 def _ttfts_ms(run: Run) -> list[float]:
-    timed = run.sent.longs if run.sent.is_window else run.sent.answers
-    return [answer.ttft_s * 1000 for answer in timed if answer.times]
+    if run.sent.is_window:
+        return [answer.ttft_s * 1000 for answer in run.sent.longs if answer.times]
+    return [answer.ttft_s * 1000 for answer in run.sent.answers if answer.is_ok]
 
 
 def _gaps_ms(run: Run) -> list[float]:

@@ -20,6 +20,8 @@ _TEMPLATE_TOKENS = 64
 _SPECIAL_TOKENS = 2
 
 _CACHED_SHARE = 0.02
+_ONE_TOKEN = 1.05
+"""Tokens of an event at the most; a server that holds text back has a few more than one."""
 
 
 def report(runs: Sequence[Run], settings: Settings) -> str:
@@ -48,7 +50,7 @@ def _cells(row: Row, has_goodput: bool) -> list[str]:
     cells = [row.target.name, _spread(row.spreads.get("output tokens/s")), _spread(row.spreads.get("total tokens/s"))]
     for label in TIMES.values():
         points = [row.spreads.get(f"{label} {point}, ms") for point in ("p50", "p90", "p99")]
-        cells.append(" / ".join(_number(point.median) if point else "-" for point in points))
+        cells.append(" / ".join(_number(point.median) for point in points if point) or "-")
     if has_goodput:
         share = min(each.goodput_share or 0.0 for each in row.figures)
         cells.append(f"{_spread(row.spreads.get(GOODPUT))}, {share:.0%} or more")
@@ -86,6 +88,8 @@ def remarks(row: Row, is_chat: bool) -> list[str]:
     if longs := sum(each.num_longs for each in figures):
         started, done = (sum(getattr(each, f"num_longs_{name}") for each in figures) for name in ("started", "done"))
         found.append(f"long prompts: {longs} sent, {started} with a first token, {done} answered by the end")
+    if dry := sum(each.num_dry for each in figures):
+        found.append(f"{dry} streams had no requests left before the window ended: its figures are too low")
     if errors:
         listed = ", ".join(f"{code} {count}" for code, count in sorted(errors.items()))
         found.append(f"failed requests: {listed} (of {sum(each.num_requests for each in figures)})")
@@ -93,17 +97,26 @@ def remarks(row: Row, is_chat: bool) -> list[str]:
         found.append(f"{short} answers have another length than asked for")
     if unsaid := sum(each.num_without_usage for each in figures):
         found.append(f"{unsaid} answers came without usage: their tokens are counted by events")
-    prompt = sum(each.prompt_tokens for each in figures)
-    cached = sum(each.cached_tokens for each in figures)
-    if cached > prompt * _CACHED_SHARE:
-        found.append(f"{cached / prompt:.0%} of the prompt tokens came from its prefix cache")
     busiest = max(each.generator_share for each in figures)
     if busiest > BUSY_SHARE:
         found.append(f"the generator itself took up to {busiest:.0%} of a core: figures may be its own")
     latest = max((each.send_lag.p99 for each in figures if each.send_lag), default=0.0)
     if latest > LATE_MS:
         found.append(f"requests were sent up to {latest:.0f} ms late (p99)")
-    return found + _wrong_length(row, is_chat) + _paths(row)
+    return found + _tokens(row) + _wrong_length(row, is_chat) + _paths(row)
+
+
+def _tokens(row: Row) -> list[str]:
+    """Say what makes tokens cheaper, or gaps longer, than they look."""
+    found = []
+    per_event = max(each.tokens_per_event for each in row.figures)
+    if per_event > _ONE_TOKEN:
+        found.append(f"its events carry up to {per_event:.2f} tokens: ITL is between events, TPOT compares")
+    prompt = sum(each.prompt_tokens for each in row.figures)
+    cached = sum(each.cached_tokens for each in row.figures)
+    if prompt and cached > prompt * _CACHED_SHARE:
+        found.append(f"{cached / prompt:.0%} of the prompt tokens came from its prefix cache")
+    return found
 
 
 def _paths(row: Row) -> list[str]:

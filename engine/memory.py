@@ -77,7 +77,7 @@ def _no_room(weight_bytes: int, utilization: float, part: int, num_sharers: int)
         f"weights of {size_text(weight_bytes)} fill the worker's share of {size_text(share)} "
         f"({utilization:g} of {of_whom}, {size_text(part)}), {size_text(weight_bytes - share)} are missing"
     )
-    least = math.floor(weight_bytes / part * 100 + 1) / 100
+    least = math.floor(weight_bytes / max(1, part) * 100 + 1) / 100
     if least <= 1:
         return f"{text}: raise --gpu-memory-utilization to {least:g} or more"
     fitting = int(part * num_sharers * utilization / (weight_bytes + 1))

@@ -7,6 +7,7 @@ from starlette.types import Scope
 
 from gateway.generation import Journey
 from gateway.limiter import Stay
+from protocol.errors import Code
 from runtime.logs import get_logger
 
 log = get_logger("gateway.access")
@@ -31,7 +32,8 @@ QUIET_ROUTES = frozenset({"/health", "/live", "/ready", "/metrics"})
 class RequestRecord:
     """Filled in as the request goes on. ``started`` and ``first_token`` are monotonic seconds.
 
-    ``key`` is the name of the client's key, ``stay`` what it may do if it is limited.
+    ``key`` is the name of the client's key, ``stay`` what it may do if it is limited. ``hurried``: the client
+    has set a deadline of its own.
     """
 
     label: str = ""
@@ -52,14 +54,17 @@ class RequestRecord:
     reason: str = ""
     key: str = ""
     stay: Stay | None = None
+    hurried: bool = False
 
     @property
     def num_charged_tokens(self) -> int:
         """What counts against the key's tokens: prompt and answer as in usage.
 
-        A request that was refused, or failed before its first token, costs nothing; one whose client left does.
+        A request that was refused, or failed before its first token, costs nothing; one whose client left, or
+        gave it too little time, does: else prompts could be computed for nothing.
         """
-        free = self.first_token is None and self.status != CLIENT_CLOSED
+        own_fault = self.status == CLIENT_CLOSED or (self.hurried and self.error_code == Code.DEADLINE)
+        free = self.first_token is None and not own_fault
         return 0 if free else self.num_prompt_tokens + self.num_tokens
 
     def write(self, seconds: float) -> None:

@@ -9,6 +9,11 @@ MAX_DIGITS = 12
 """Thirty years: more is a mistake."""
 
 
+def is_hurried(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether the client set a deadline."""
+    return any(name == HEADER.encode() for name, _ in headers)
+
+
 def deadline_ms(headers: Iterable[tuple[bytes, bytes]], server_s: float) -> int:
     """Milliseconds from the request's arrival, 0 for no deadline: the shorter one of header and server's default.
 

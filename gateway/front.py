@@ -130,6 +130,6 @@ def _label(scope: Scope) -> str:
     """Return the client's own name for the request: for logs, never for telling them apart."""
     for name, value in scope["headers"]:
         if name == b"x-request-id":
-            text: str = value.decode("latin-1")[:MAX_LABEL_CHARS]
+            text: str = value.decode("latin-1")[:MAX_LABEL_CHARS].strip()  # a header that we send may end in no space
             return text
     return ""

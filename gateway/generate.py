@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from gateway.access_log import record_of
 from gateway.body import read_fields
-from gateway.deadline import deadline_ms
+from gateway.deadline import deadline_ms, is_hurried
 from gateway.disconnect import until_gone
 from gateway.requests import Job
 from gateway.responses import Answer, Json, Shape, joined
@@ -27,6 +27,7 @@ async def generate(request: Request, services: Services, prepare: Prepare) -> Re
     """
     record = record_of(request.scope)
     within_ms = deadline_ms(request.scope["headers"], services.settings.request_timeout_s)
+    record.hurried = is_hurried(request.scope["headers"])
     fields = await read_fields(request, services.settings)
     refuse_unsupported(fields)
     job, shape, stream = await prepare(fields, services, record.label)

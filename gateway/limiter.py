@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gateway.keys import Key
-from gateway.limits import LEASE_S, NO_LIMITS, LimitStore, StoreAwayError, Verdict
+from gateway.limits import LEASE_S, NO_LIMITS, LimitStore, StoreAwayError, StoreBusyError, Verdict
 from gateway.memory_limits import MemoryLimits
 from runtime.logs import get_logger
+from runtime.tasks import spawn
 
 RETRY_S = 1.0
 """How often a store that is away is looked for. Until it is found, no request asks it."""
@@ -33,6 +34,7 @@ class Stay:
     lease: str
     verdict: Verdict
     num_taken: int = 0
+    entered_shared: bool = False
     taken_shared: bool = False
     over: bool = False
 
@@ -45,6 +47,7 @@ class Limiter:
         self._store = store
         self._local = local or MemoryLimits()
         self._held: defaultdict[str, set[str]] = defaultdict(set)
+        self._missed: list[tuple[str, str]] = []  # names and leases whose end the store hasn't heard of
         self._leases = (f"{secrets.token_hex(8)}-{number}" for number in itertools.count())
         self._away = False
 
@@ -58,7 +61,7 @@ class Limiter:
         name, limits, lease = key.name, key.limits, next(self._leases)
         shared = await self._shared(lambda store: store.enter(name, limits, lease))
         verdict = shared or await self._local.enter(name, limits, lease)
-        stay = Stay(key, lease, verdict, over=bool(verdict.refused_by))
+        stay = Stay(key, lease, verdict, entered_shared=shared is not None, over=bool(verdict.refused_by))
         if not stay.over and limits.concurrency:
             self._held[name].add(lease)
         if shared is not None:
@@ -83,7 +86,10 @@ class Limiter:
             stay.num_taken, stay.taken_shared = wanted, shared is not None
 
     async def leave(self, stay: Stay, num_used: int) -> None:
-        """Free the slot and settle: what was reserved and not used is given back. Idempotent."""
+        """Free the slot and settle: what was reserved and not used is given back. Idempotent.
+
+        The store hears of it even if this is canceled.
+        """
         if stay.over:
             return
         stay.over = True
@@ -95,7 +101,8 @@ class Limiter:
             return
         await self._local.leave(name, limits, stay.lease, stay.num_taken - num_used)
         reserved = stay.num_taken if stay.taken_shared else 0
-        await self._shared(lambda store: store.leave(name, limits, stay.lease, reserved - num_used))
+        told = self._tell_end(stay, reserved - num_used)
+        await asyncio.shield(spawn(told, "limits-leave"))  # who hangs up at this very moment must not keep the slot
 
     async def keep(self) -> None:
         """Reach a store that was away, and renew the slots of open requests; until canceled."""
@@ -107,7 +114,7 @@ class Limiter:
                 await self.renew()
 
     async def renew(self) -> None:
-        """Once. A store that was away learns of all slots."""
+        """Once. A store that was away learns of all slots, and of those that are free again."""
         held = {name: tuple(leases) for name, leases in self._held.items()}
         await self._local.renew(held)
 
@@ -116,9 +123,10 @@ class Limiter:
             return Verdict()
 
         if await self._shared(ask) is not None:
-            for name, leases in held.items():  # those that ended meanwhile mustn't hold slots
-                for lease in set(leases) - self._held.get(name, set()):
-                    await self._free(name, lease)
+            ended = [(name, each) for name in held for each in set(held[name]) - self._held.get(name, set())]
+            missed, self._missed = self._missed, []
+            for name, lease in (*ended, *missed):
+                await self._free(name, lease)
 
     async def close(self) -> None:
         """End the store's connections."""
@@ -128,9 +136,17 @@ class Limiter:
             except StoreAwayError as error:
                 log.warning("limits_not_closed", reason=str(error))
 
+    async def _tell_end(self, stay: Stay, num_tokens: int) -> None:
+        name, limits, lease = stay.key.name, stay.key.limits, stay.lease
+        heard = await self._shared(lambda store: store.leave(name, limits, lease, num_tokens))
+        if heard is None and stay.entered_shared and limits.concurrency:
+            self._missed.append((name, lease))
+
     async def _free(self, name: str, lease: str) -> None:
+        """One that has ended, as the store will hear now or with the next renewal."""
         await self._local.leave(name, NO_LIMITS, lease, 0)
-        await self._shared(lambda store: store.leave(name, NO_LIMITS, lease, 0))
+        if await self._shared(lambda store: store.leave(name, NO_LIMITS, lease, 0)) is None:
+            self._missed.append((name, lease))
 
     def _slot(self, stay: Stay) -> str:
         return stay.lease if not stay.over and stay.key.limits.concurrency else ""
@@ -143,17 +159,19 @@ class Limiter:
             await self._store.warm()
         except StoreAwayError as error:
             self._is_away(error)
-            return
-        self._away = False
-        log.info("limits_shared")
-        await self.renew()
+        else:
+            self._away = False
+            log.info("limits_shared")
+        await self.renew()  # alone too: the twin's slots are leases as well
 
     async def _shared(self, ask: Ask) -> Verdict | None:
-        """What the store says; None if there is none, or it is away."""
+        """What the store says; None if there is none, or it is away, or has no time."""
         if self._store is None or self._away:
             return None
         try:
             return await ask(self._store)
+        except StoreBusyError:
+            return None
         except StoreAwayError as error:
             self._is_away(error)
             return None

@@ -67,6 +67,10 @@ class StoreAwayError(Exception):
     """The store didn't do it, or not in time. Whether it was done is unknown."""
 
 
+class StoreBusyError(StoreAwayError):
+    """So many calls are on their way that this one never began; the store itself may be well."""
+
+
 class LimitStore(Protocol):
     """Where keys stand. Every call is atomic; all may raise ``StoreAwayError``."""
 

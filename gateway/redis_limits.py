@@ -10,14 +10,30 @@ from contextlib import contextmanager
 import redis.asyncio
 from redis.exceptions import NoScriptError, RedisError
 
-from gateway.limits import LEASE_S, MAX_DEBT_MS, MINUTE_MS, NO_LIMITS, SLACK_MS, Limits, StoreAwayError, Verdict
+from gateway.limits import (
+    LEASE_S,
+    MAX_DEBT_MS,
+    MINUTE_MS,
+    NO_LIMITS,
+    SLACK_MS,
+    Limits,
+    StoreAwayError,
+    StoreBusyError,
+    Verdict,
+)
 
 PREFIX = "kvferry:limits:"
 CALL_TIMEOUT_S = 0.1
-"""That a call takes at most, whatever the server does; then the gateway judges alone."""
+"""That a call takes at most, whatever the server does, once it has its turn; then the gateway judges alone.
+
+It waits as long at most for its turn: a crowd of requests doesn't make a server away that answers well.
+"""
 
 WARM_TIMEOUT_S = 2.0
 """To open connections, which over TLS and a long line takes more than a call may."""
+
+_TRIAL = "-"
+"""No key has this name."""
 
 MAX_CALLS = 4
 """Calls on their way at once, each on a connection of its own: some thousand calls a second."""
@@ -81,7 +97,7 @@ _DIGEST = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 
 class RedisLimits:
-    """A ``LimitStore``. No call takes longer than ``timeout_s``."""
+    """A ``LimitStore``. No call waits for its turn, or takes then, longer than ``timeout_s``."""
 
     def __init__(
         self,
@@ -115,10 +131,15 @@ class RedisLimits:
             await self._run("renew", name, NO_LIMITS, 0, leases)
 
     async def warm(self) -> None:
-        """See ``LimitStore``. All connections are opened, none is opened by a call unless one was lost."""
+        """See ``LimitStore``. All connections are opened, none is opened by a call unless one was lost.
+
+        A server that answers, but lets us do too little, is away: else each request would find that out.
+        """
         with _bounded_errors():
             async with asyncio.timeout(WARM_TIMEOUT_S):
                 await asyncio.gather(*(self._client.ping() for _ in range(MAX_CALLS)))
+        await self.renew({_TRIAL: (_TRIAL,)})
+        await self.leave(_TRIAL, NO_LIMITS, _TRIAL, 0)
 
     async def close(self) -> None:
         """See ``LimitStore``."""
@@ -131,9 +152,20 @@ class RedisLimits:
         keys = [f"{self._prefix}{{{name}}}:rate", f"{self._prefix}{{{name}}}:open"]
         lease_ms = self._lease_s * 1000
         words = [op, limits.request_ms, limits.token_ms, limits.concurrency, lease_ms, num_tokens, *leases]
-        with _bounded_errors():
-            async with asyncio.timeout(self._timeout_s), self._calls:
-                return _verdict(await self._evaluate([*keys, *map(str, words)]))
+        await self._turn()
+        try:
+            with _bounded_errors():
+                async with asyncio.timeout(self._timeout_s):
+                    return _verdict(await self._evaluate([*keys, *map(str, words)]))
+        finally:
+            self._calls.release()
+
+    async def _turn(self) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._calls.acquire()
+        except TimeoutError as error:
+            raise StoreBusyError("too many calls at once") from error
 
     async def _evaluate(self, words: list[str]) -> object:
         try:
@@ -146,7 +178,7 @@ class RedisLimits:
 def _bounded_errors() -> Iterator[None]:
     try:
         yield
-    except (RedisError, OSError, TimeoutError) as error:
+    except (RedisError, OSError, TimeoutError, ValueError) as error:  # ValueError: numbers that are none
         raise StoreAwayError(str(error) or type(error).__name__) from error
 
 

@@ -9,6 +9,21 @@ from runtime.settings import setting
 _SECONDS = units.seconds(0.05, 7 * 24 * 3600.0)
 
 
+def _keys(value: str) -> tuple[str, ...]:
+    """At least one: a variable that was empty in somebody's command line mustn't open the API."""
+    keys = units.texts(value)
+    if not keys:
+        raise ValueError("holds no key; leave it out to ask for none")
+    return keys
+
+
+def _keys_file(value: str) -> str:
+    path = units.text(value)
+    if not path:
+        raise ValueError("names no file; leave it out to have none")
+    return path
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings(ServiceSettings):
     """What the gateway is told at start; tokenizer and template are read from `model`."""
@@ -21,7 +36,7 @@ class GatewaySettings(ServiceSettings):
     )
     port: int = setting(units.integer(0, 65535), 8000, "port to listen on", metavar="PORT")
     api_key: tuple[str, ...] = setting(
-        units.texts,
+        _keys,
         (),
         "key that clients must send as a bearer token; may be repeated, any of them is taken "
         "(better in the variable, comma-separated: command lines can be read by everyone on the "
@@ -31,7 +46,7 @@ class GatewaySettings(ServiceSettings):
         repeat=True,
     )
     keys_file: str = setting(
-        units.text,
+        _keys_file,
         "",
         "file of keys with their limits, one a line, as `kvferry key` writes it; read anew within a second when it "
         "changes. Each key in it opens the API, as those of --api-key do",

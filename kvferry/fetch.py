@@ -52,6 +52,7 @@ def _link(path: Path, folder: Path) -> None:
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        new.unlink(missing_ok=True)  # of a run with this id that was killed, as in a container each has it
         new.symlink_to(folder)
         new.replace(path)
     except OSError as error:

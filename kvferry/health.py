@@ -47,8 +47,8 @@ def base_url(host: str, port: int) -> str:
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
-def first_request(host: str, port: int, model: str, api_key: str) -> str:
-    """Return a curl command that asks the stack a question."""
+def first_request(host: str, port: int, model: str, *, with_key: bool) -> str:
+    """Return a curl command that asks the stack a question; a key is taken from the variable, and not shown."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": _QUESTION}],
@@ -57,6 +57,5 @@ def first_request(host: str, port: int, model: str, api_key: str) -> str:
     }
     words = ["curl", f"{base_url(host, port)}/v1/chat/completions"]
     words += ["-H", "Content-Type: application/json"]
-    if api_key:
-        words += ["-H", f"Authorization: Bearer {api_key}"]
-    return shlex.join([*words, "-d", json.dumps(body, ensure_ascii=False)])
+    key = '-H "Authorization: Bearer $KVFERRY_API_KEY" ' if with_key else ""
+    return f"{shlex.join(words)} {key}{shlex.join(['-d', json.dumps(body, ensure_ascii=False)])}"

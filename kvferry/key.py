@@ -10,7 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from gateway.keys import MAX_LIMIT, NAME, Key, KeyFileError, digest_of, parse_keys, parse_line, read_text
+from gateway.keys import (
+    MAX_FILE_BYTES,
+    MAX_LIMIT,
+    NAME,
+    Key,
+    KeyFileError,
+    digest_of,
+    parse_keys,
+    parse_line,
+    read_text,
+)
 from gateway.limits import Limits
 from kvferry.errors import UsageError
 from kvferry.flags import new_parser, parse
@@ -115,7 +125,10 @@ def _changing(path: Path, *, make: bool = False) -> Iterator[list[str]]:
         with _locked(path.parent):
             lines = _text(path, make=make).splitlines()
             yield lines
-            _replace(path, "".join(f"{line}\n" for line in lines))
+            text = "".join(f"{line}\n" for line in lines)
+            if len(text.encode()) > MAX_FILE_BYTES:
+                raise UsageError(f"{path} would be larger than the {MAX_FILE_BYTES} bytes that gateways read")
+            _replace(path, text)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
 
@@ -148,15 +161,19 @@ def _name_of(line: str) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write it beside, then put it in its place; only the owner may read a new one."""
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+    """Write it beside, then put it in its place; only the owner may read a new one. An old one's owner stays."""
+    former = path.stat() if path.exists() else None
     descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(beside).chmod(mode)
+        if former is not None:
+            made = Path(beside).stat()
+            if (made.st_uid, made.st_gid) != (former.st_uid, former.st_gid):
+                os.chown(beside, former.st_uid, former.st_gid)  # a change by root mustn't lock the gateway out
+            Path(beside).chmod(former.st_mode & 0o777)
         Path(beside).replace(path)
     except BaseException:
         Path(beside).unlink(missing_ok=True)

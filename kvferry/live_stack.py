@@ -94,8 +94,8 @@ class LiveStack:
         for name, each in self._stack.gateways.items():
             self._say(f"{name} at {base_url(each.host, each.port)}")
         self._say(f"ready after {time.monotonic() - self._started:.1f} s; try:")
-        key = gateway.api_key[0] if gateway.api_key else ""
-        request = first_request(gateway.host, gateway.port, gateway.served_model_name, key)
+        asks_key = bool(gateway.api_key or gateway.keys_file)
+        request = first_request(gateway.host, gateway.port, gateway.served_model_name, with_key=asks_key)
         self._output.bare(f"\n{request}\n")
 
     async def _stay(self, stop: asyncio.Task[bool]) -> None:

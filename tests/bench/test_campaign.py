@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,16 @@ def test_a_reader_is_told_when_prompts_have_another_length_than_meant(passages: 
         settings = settings_of(stub, workloads=(workload,))
         text = report(runs_of(settings, passages), settings)
     assert "it counts 1 tokens a prompt where 100 were meant" in text
+
+
+def test_a_reader_is_told_of_events_with_several_tokens_and_of_streams_that_ran_dry(passages: Passages) -> None:
+    with Stub(QUICK) as stub:
+        settings = settings_of(stub)
+        (run,) = runs_of(settings, passages)
+    figures = replace(run.figures, tokens_per_event=1.8, num_dry=2, prompt_tokens=0)
+    text = report([replace(run, figures=figures)], settings)
+    assert "its events carry up to 1.80 tokens" in text
+    assert "2 streams had no requests left" in text
 
 
 def test_the_json_file_has_every_run_and_request_with_settings_but_no_key(passages: Passages, tmp_path: Path) -> None:

@@ -120,3 +120,12 @@ def test_of_steady_streams_only_what_arrives_in_the_window_counts() -> None:
     assert [found.ttft.count, found.ttft.p50] == pytest.approx([1, 1500])
     assert (found.num_longs, found.num_longs_started, found.num_longs_done) == (1, 1, 1)
     assert (found.num_unfinished, found.total_tokens_per_s, found.goodput_per_s) == (2, None, None)
+    assert (found.gap01, found.tpot, found.e2e) == (None, None, None)
+
+
+def test_a_steady_stream_that_broke_is_not_silent_from_then_on() -> None:
+    broken = answer(0.0, 10.5, 10.7, end_s=10.8, error="broken")
+    found = figures_of(Sent((broken,), 10.0, 20.0, is_window=True), Limits())
+    assert found.itl is not None
+    assert [found.itl.count, found.itl.max] == pytest.approx([1, 200])
+    assert found.errors == {"broken": 1}

@@ -85,6 +85,7 @@ def test_the_key_comes_from_the_environment_and_is_not_shown() -> None:
     ("argv", "line"),
     [
         (["--workload", "z"], "--workload: there is no 'z'; there are a, b, c, d, e, f0, f"),
+        (["--workload", "a,b", "--workload", "b"], "--workload: b is there twice"),
         (["--base-url", "ftp://h"], "is no http"),
         (["--base-url", "http://u:p@h"], "no credentials in URLs"),
         (["--base-url", "http://h/?x=1"], "more than a path"),
@@ -102,6 +103,7 @@ def test_the_key_comes_from_the_environment_and_is_not_shown() -> None:
         (["--seeds", "1,x"], "no whole number"),
         (["--extra-body", "[1]"], "no JSON object"),
         (["--json", "/nowhere/x.json"], "is no folder"),
+        (["--json", "/"], "is a folder"),
         (["--request-rat", "3"], "did you mean --request-rate"),
         (["--tokenizer", "/nowhere"], "is no file"),
     ],

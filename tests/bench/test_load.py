@@ -102,6 +102,12 @@ def test_steady_streams_are_watched_once_all_flow_and_left_at_the_end() -> None:
     assert figures.output_tokens == pytest.approx(90, rel=0.3)
 
 
+def test_a_steady_stream_without_requests_left_is_noticed() -> None:
+    with Stub(QUICK) as stub:
+        sent = measure(stub.base_url, lambda load: load.steady([asks(1), asks(1, 500)], [], 0.1))
+    assert sent.num_dry == 1
+
+
 def test_steady_streams_of_a_server_that_refuses_end_with_its_errors() -> None:
     with Answering(b"HTTP/1.1 503 X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n") as stub:
         sent = measure(stub.base_url, lambda load: load.steady([asks(3)] * 2, [], 0.01))

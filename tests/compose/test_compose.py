@@ -209,7 +209,7 @@ def test_every_service_runs_as_a_user_on_a_read_only_root_without_capabilities(d
 
 def test_no_secret_is_seen_from_outside_or_by_another_role(deployment: Deployment) -> None:
     """Neither in an image, nor in what `docker inspect` shows, nor in logs; each role reads its own file alone."""
-    url = deployment.compose("exec", "-T", "gateway", "cat", "/secrets/nats-url").strip()
+    url = deployment.compose("exec", "-T", "gateway", "cat", "/access/nats-url").strip()
     match = re.search(r":([^:@/]{20,})@", url)
     assert match
     secret = match[1]
@@ -218,9 +218,9 @@ def test_no_secret_is_seen_from_outside_or_by_another_role(deployment: Deploymen
         logs = subprocess.run(["docker", "logs", container], capture_output=True, text=True, check=True)
         assert secret not in logs.stdout + logs.stderr
     for image in IMAGES:
-        assert "/secrets/nats-url" not in docker("history", "--no-trunc", image)
+        assert secret not in docker("history", "--no-trunc", image)
     for service in ("prefill", "decode"):
-        other = deployment.compose("exec", "-T", service, "sh", "-c", "cat /secrets/*")
+        other = deployment.compose("exec", "-T", service, "sh", "-c", "cat /access/*")
         assert secret not in other
 
 
@@ -229,11 +229,23 @@ def test_an_image_has_no_build_tool_no_secret_and_no_sources(image: str) -> None
     (found,) = json.loads(docker("inspect", image))
     assert found["Config"]["User"] == "10001:10001"
     tools = " ".join(BUILD_TOOLS)
-    sources = "find / -xdev -name '*.c' -path '*kvferry*'"
-    script = f"for tool in {tools}; do command -v $tool; done; ls /secrets/* /models; {sources}"
+    sources = "find /ours -name '*.c' -o -name '*.h'"
+    script = f"for tool in {tools}; do command -v $tool; done; ls /access /keys /models /secrets/*; {sources}"
     said = docker("run", "--rm", "--entrypoint", "sh", image, "-c", script)
     assert not re.findall(r"^/.*[^:]$", said, re.MULTILINE), said
     assert not [variable for variable in found["Config"]["Env"] if re.search("KEY|TOKEN|PASSWORD|SECRET", variable)]
+
+
+def test_a_key_with_a_limit_opens_the_gateway_and_nothing_else_does(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = deployment.compose("run", "--rm", "key", "new", "alice", "--file", "/keys/keys", "--concurrency", "2")
+    key = made.split()[0]
+    monkeypatch.setenv("KEYS_FILE", "/keys/keys")
+    deployment.up()
+    url = f"{deployment.base_url}/v1/models"
+    assert httpx.get(url, timeout=30).status_code == 401
+    assert httpx.get(url, headers={"Authorization": f"Bearer {key}"}, timeout=30).status_code == 200
 
 
 def test_the_gateways_image_has_no_gpu_stack() -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.access_log import MAX_LABEL_CHARS
 from tests.support.hostile import BOUNDS, CHAT_BODY, Server, post, served
 from tests.support.http_twin import CHAT, HELLO, run, until
 from tests.support.scripted_dispatcher import never_ends, says
@@ -318,5 +319,15 @@ def test_a_server_that_ends_waits_for_no_hostile_client() -> None:
             await clients[3].answer()
         for client in clients:
             client.close()
+
+    run(work())
+
+
+def test_a_label_that_is_cut_at_a_space_is_still_a_header() -> None:
+    async def work() -> None:
+        async with served() as server:
+            label = "a" * (MAX_LABEL_CHARS - 1) + " b"
+            status, _ = await server.ask(f"GET /live HTTP/1.1\r\nhost: x\r\nx-request-id: {label}\r\n\r\n".encode())
+            assert status == 200
 
     run(work())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from gateway.key_ring import LOOK_S, KeyRing
 from gateway.keys import Key, KeyFileError, digest_of, parse_keys
 from gateway.limits import Limits
+from gateway.settings import GatewaySettings
+from runtime.settings import SettingsError, add_flags, read
 from tests.support.http_twin import Api, error_of
 
 SECRET = b"kvf-very-secret"
@@ -157,3 +160,23 @@ def replace(file: Path, text: str) -> None:
     beside = file.with_name("beside")
     beside.write_text(text)
     beside.replace(file)
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ"),
+    [
+        (["--api-key", ""], {}),
+        (["--api-key="], {}),
+        (["--api-key", ","], {}),
+        (["--keys-file", ""], {}),
+        ([], {"KVFERRY_API_KEY": " , "}),
+    ],
+)
+def test_keys_that_turn_out_empty_do_not_open_the_gateway_to_everybody(
+    argv: list[str], environ: dict[str, str]
+) -> None:
+    """As `--api-key "$KEY"` is without that variable."""
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS)
+    add_flags(parser, GatewaySettings)
+    with pytest.raises(SettingsError, match="leave it out"):
+        read(GatewaySettings, parser.parse_args(argv), environ)

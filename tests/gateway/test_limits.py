@@ -18,7 +18,18 @@ from gateway.http_settings import HttpSettings
 from gateway.key_ring import KeyRing
 from gateway.keys import Key, digest_of
 from gateway.limiter import Limiter
-from gateway.limits import CONCURRENCY, MINUTE_MS, REQUESTS, TOKENS, Limits, StoreAwayError, Verdict, rate_headers
+from gateway.limits import (
+    CONCURRENCY,
+    LEASE_S,
+    MINUTE_MS,
+    REQUESTS,
+    TOKENS,
+    Limits,
+    StoreAwayError,
+    StoreBusyError,
+    Verdict,
+    rate_headers,
+)
 from gateway.memory_limits import MemoryLimits
 from protocol.errors import Code
 from runtime.logs import get_logger
@@ -201,6 +212,14 @@ def test_a_request_that_failed_before_its_first_token_costs_no_tokens(failure: E
     assert api.get("/v1/models").headers["x-ratelimit-remaining-tokens"] == "1000"
 
 
+@pytest.mark.parametrize(("headers", "left"), [({}, 1000), ({"x-kvferry-deadline-ms": "60000"}, 700)])
+def test_a_prompt_is_paid_for_when_its_client_gave_it_too_little_time(headers: dict[str, str], left: int) -> None:
+    api = api_with([from_code(Code.DEADLINE, "too late")], tokens_per_minute=1000)
+    body = {"prompt": [7] * 300, "max_tokens": 100}
+    assert api.request("POST", COMPLETIONS, json=body, headers=headers).status_code == 504
+    assert left <= int(api.get("/v1/models").headers["x-ratelimit-remaining-tokens"]) <= left + 5
+
+
 def test_a_client_that_leaves_during_the_prompt_pays_for_the_prompt() -> None:
     async def work() -> None:
         app = app_with([asyncio.Event()], tokens_per_minute=1000)
@@ -337,9 +356,9 @@ def test_when_the_store_is_back_it_hears_of_what_is_held_and_judges_again(caplog
         store.away = False
         await one._reach()
         assert not one.alone
-        other = await two.enter(key)
-        # `early` was left while nobody could tell the store: its lease has to run out
-        assert other.verdict.refused_by == CONCURRENCY
+        others = [await two.enter(key) for _ in range(2)]
+        # `late` has its slot; `early` ended while nobody could tell the store, which has heard of it now
+        assert [each.verdict.refused_by for each in others] == ["", CONCURRENCY]
         await one.leave(late, 50)
         assert (await two.enter(key)).verdict.refused_by == ""
 
@@ -364,6 +383,70 @@ def test_a_request_that_ends_while_its_lease_is_renewed_holds_nothing() -> None:
         stay = await one.enter(key)
         await one.renew()
         assert (await Limiter(store).enter(key)).verdict.refused_by == ""
+        assert (await one.enter(key)).verdict.refused_by == CONCURRENCY
+
+    run(work())
+
+
+def test_who_hangs_up_while_the_store_is_told_of_the_end_leaves_no_slot_behind() -> None:
+    class Slow(Store):
+        async def leave(self, name: str, limits: Limits, lease: str, num_tokens: int) -> Verdict:
+            asked.set()
+            await go_on.wait()
+            return await super().leave(name, limits, lease, num_tokens)
+
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        store, key = Slow(), key_of(concurrency=1, tokens_per_minute=100)
+        one = Limiter(store)
+        stay = await one.enter(key)
+        await one.take(stay, 90)
+        leaving = asyncio.ensure_future(one.leave(stay, 10))
+        await asked.wait()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        go_on.set()
+        while (again := await Limiter(store).enter(key)).verdict.refused_by:
+            await asyncio.sleep(0)
+        assert 5_500 < again.verdict.tokens_debt_ms <= 6_000
+
+    run(work())
+
+
+def test_a_store_without_time_is_asked_again_and_hears_of_ends_it_missed() -> None:
+    class Busy(Store):
+        def _called(self) -> None:
+            if self.away:
+                raise StoreBusyError
+
+    async def work() -> None:
+        store, key = Busy(), key_of(concurrency=1)
+        one, two = Limiter(store), Limiter(store)
+        stay = await one.enter(key)
+        store.away = True
+        assert (await one.enter(key)).verdict.refused_by == CONCURRENCY  # the twin's word
+        await one.leave(stay, 0)
+        assert not one.alone
+        store.away = False
+        assert (await two.enter(key)).verdict.refused_by == CONCURRENCY
+        await one.renew()
+        assert (await two.enter(key)).verdict.refused_by == ""
+
+    run(work())
+
+
+def test_a_slot_is_held_for_as_long_as_the_store_is_away() -> None:
+    async def work() -> None:
+        now_s = 0.0
+        store, key = Store(), key_of(concurrency=1)
+        store.away = True
+        one = Limiter(store, MemoryLimits(clock=lambda: now_s))
+        await one.enter(key)
+        for _ in range(3):
+            now_s += LEASE_S * 0.9
+            await one._reach()
+        assert one.alone
         assert (await one.enter(key)).verdict.refused_by == CONCURRENCY
 
     run(work())

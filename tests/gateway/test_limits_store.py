@@ -7,10 +7,11 @@ import secrets
 from collections.abc import Callable
 
 import pytest
+import redis.asyncio
 
-from gateway.limits import CONCURRENCY, LEASE_S, REQUESTS, TOKENS, Limits, LimitStore, StoreAwayError
+from gateway.limits import CONCURRENCY, LEASE_S, REQUESTS, TOKENS, Limits, LimitStore, StoreAwayError, StoreBusyError
 from gateway.memory_limits import MemoryLimits
-from gateway.redis_limits import CALL_TIMEOUT_S, RedisLimits
+from gateway.redis_limits import CALL_TIMEOUT_S, MAX_CALLS, RedisLimits
 from runtime.redis_client import open_redis
 from tests.support.http_twin import run
 
@@ -226,6 +227,40 @@ def test_a_server_that_never_answers_is_away_within_the_time_of_a_call() -> None
         silent.set()
         server.close()
         await server.wait_closed()
+        await store.close()
+
+    run(work())
+
+
+def test_a_server_that_is_none_is_away() -> None:
+    async def work() -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.write(b":many\r\n" * 20)
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        store = RedisLimits(open_redis(f"redis://127.0.0.1:{port}", PATIENT_S))
+        with pytest.raises(StoreAwayError):
+            await store.enter("alice", Limits(concurrency=1), "a")
+        with pytest.raises(StoreAwayError):
+            await store.warm()
+        server.close()
+        await server.wait_closed()
+        await store.close()
+
+    run(work())
+
+
+def test_who_waits_for_a_turn_in_vain_learns_that_the_server_is_busy_not_away() -> None:
+    async def work() -> None:
+        store = RedisLimits(redis.asyncio.Redis(port=1), timeout_s=0.01)
+        for _ in range(MAX_CALLS):
+            await store._calls.acquire()
+        with pytest.raises(StoreBusyError):
+            await store.enter("alice", Limits(concurrency=1), "a")
         await store.close()
 
     run(work())

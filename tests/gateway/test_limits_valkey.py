@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 
 from gateway.keys import Key
 from gateway.limiter import Limiter
-from gateway.limits import CONCURRENCY, LEASE_S, Limits
+from gateway.limits import CONCURRENCY, LEASE_S, Limits, StoreAwayError
 from gateway.redis_limits import PREFIX, RedisLimits
 from kvferry.brokers import running, valkey_broker
 from kvferry.secrets_redis import RULES
@@ -58,6 +58,22 @@ def test_a_store_that_stops_costs_no_request_and_counts_everything_when_it_is_ba
     rules = {**RULES, "admin": "+shutdown"}
     with running(lambda folder: valkey_broker(folder, rules), tmp_path) as broker:
         run(work(broker.urls["gateway"], broker.urls["admin"], broker.command))
+
+
+def test_a_server_that_permits_too_little_is_away_however_well_it_answers(tmp_path: Path) -> None:
+    async def work(urls: Mapping[str, str]) -> None:
+        rich, poor = (
+            RedisLimits(open_redis(urls[user], PATIENT_S), timeout_s=PATIENT_S) for user in ("gateway", "poor")
+        )
+        await rich.warm()
+        with pytest.raises(StoreAwayError, match="hset"):
+            await poor.warm()
+        await rich.close()
+        await poor.close()
+
+    rules = {**RULES, "poor": f"{RULES['gateway']} -hset"}
+    with running(lambda folder: valkey_broker(folder, rules), tmp_path) as broker:
+        run(work(broker.urls))
 
 
 @asynccontextmanager

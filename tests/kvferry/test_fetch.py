@@ -1,5 +1,6 @@
 """`kvferry fetch`: the folder is said and linked, and services find the newest one under one path."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,13 @@ def test_a_link_points_at_the_model_fetched_last(make_model: MakeModel, tmp_path
         assert main(["fetch", "--model", str(folder), "--link", str(link)]) == 0
         assert link.resolve() == folder
     assert [path.name for path in link.parent.iterdir()] == ["model"]
+
+
+def test_what_a_killed_run_of_the_same_id_left_is_replaced(make_model: MakeModel, tmp_path: Path) -> None:
+    link, folder = tmp_path / "model", make_model("one")
+    (tmp_path / f".model.{os.getpid()}").symlink_to("nowhere")
+    assert main(["fetch", "--model", str(folder), "--link", str(link)]) == 0
+    assert link.resolve() == folder
 
 
 def test_what_is_no_link_is_not_replaced(

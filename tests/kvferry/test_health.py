@@ -59,15 +59,15 @@ def test_nobody_there_is_none() -> None:
 
 
 def test_the_request_can_be_pasted() -> None:
-    words = shlex.split(first_request("0.0.0.0", 8000, "my model's", "a'key"))
+    words = shlex.split(first_request("0.0.0.0", 8000, "my model's", with_key=True))
     assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/chat/completions"]
-    assert "Authorization: Bearer a'key" in words
+    assert "Authorization: Bearer $KVFERRY_API_KEY" in words
     body = json.loads(words[-1])
     assert body["model"] == "my model's"
     assert body["messages"][0]["content"] == "What is the capital of France?"
 
 
 def test_the_request_has_no_key_where_none_is_needed() -> None:
-    request = first_request("::1", 1, "m", "")
+    request = first_request("::1", 1, "m", with_key=False)
     assert "http://[::1]:1/" in request
     assert "Authorization" not in request

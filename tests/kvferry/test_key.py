@@ -1,7 +1,9 @@
 """`kvferry key`: keys are shown once, files hold digests and are changed whole."""
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,3 +105,36 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(
     assert (out, err.endswith("No space left on device\n")) == ("", True)
     assert file.read_text() == before
     assert [path.name for path in tmp_path.iterdir()] == ["keys"]
+
+
+def test_a_file_that_gateways_would_refuse_for_its_size_is_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "keys"
+    key_of(capsys, "new", "alice", "--file", str(file))
+    before = file.read_text()
+    monkeypatch.setattr(key, "MAX_FILE_BYTES", 2 * len(before) - 10)
+    assert main(["key", "new", "bob", "--file", str(file)]) == 2
+    out, err = capsys.readouterr()
+    assert (out, "would be larger" in err) == ("", True)
+    assert file.read_text() == before
+
+
+def test_whoever_changes_a_file_leaves_it_to_its_owner(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root's `kvferry key` must not make a file that the gateway's user can't read."""
+    file, real = tmp_path / "keys", os.stat
+    key_of(capsys, "new", "alice", "--file", str(file))
+    owner = file.stat()
+
+    def by_root(path: Any, **options: Any) -> os.stat_result:
+        found = real(path, **options)
+        is_new = Path(path).name.startswith(".keys.")
+        return os.stat_result((*found[:4], owner.st_uid + 1, *found[5:10])) if is_new else found
+
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(key.os, "stat", by_root)
+    monkeypatch.setattr(key.os, "chown", lambda path, uid, gid: given.append((uid, gid)))
+    key_of(capsys, "remove", "alice", "--file", str(file))
+    assert given == [(owner.st_uid, owner.st_gid)]

@@ -161,6 +161,7 @@ def test_a_shortened_context_is_said(plan: Told) -> None:
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
+        (["--memory", "1", "--device", "cpu"], "memory are needed"),
         (["--memory", "8GB", "--device", "cuda"], "more than 16.6 GiB of memory are needed"),
         (["--memory", "17GB", "--device", "cuda"], "725.3 MiB are missing: raise --gpu-memory-utilization to 0.95"),
         (["--memory", "64GB", "--device", "cpu", "--prefill", "3"], "run at most 3 of the host's 4 workers"),
