@@ -229,10 +229,9 @@ def test_an_image_has_no_build_tool_no_secret_and_no_sources(image: str) -> None
     (found,) = json.loads(docker("inspect", image))
     assert found["Config"]["User"] == "10001:10001"
     tools = " ".join(BUILD_TOOLS)
-    sources = "find /ours -name '*.c' -o -name '*.h'"
-    script = f"for tool in {tools}; do command -v $tool; done; ls /access /keys /models /secrets/*; {sources}"
-    said = docker("run", "--rm", "--entrypoint", "sh", image, "-c", script)
-    assert not re.findall(r"^/.*[^:]$", said, re.MULTILINE), said
+    left = "find /access /keys /models /secrets -type f; find /ours -name '*.c' -o -name '*.h'"
+    script = f"for tool in {tools}; do command -v $tool; done; {left}"
+    assert docker("run", "--rm", "--entrypoint", "sh", image, "-c", script) == ""
     assert not [variable for variable in found["Config"]["Env"] if re.search("KEY|TOKEN|PASSWORD|SECRET", variable)]
 
 
