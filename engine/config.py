@@ -28,5 +28,6 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     host_workers: int = 1
     num_threads: int = 0
+    cores_file: str = ""
     max_recompute_tokens: int = -1
     log_level: str = "info"

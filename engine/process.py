@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,8 @@ from engine.capacity import plan_capacity
 from engine.child import receive_config, send_start
 from engine.config import EngineConfig
 from engine.core import Engine, EngineSettings
+from engine.core_page import CorePage
+from engine.cores import usable_cores
 from engine.errors import ModelError
 from engine.llama import LlamaModel
 from engine.loop import run_loop
@@ -56,7 +57,8 @@ def main(argv: Sequence[str]) -> int:
     send_start(sock, loaded.started, loaded.pool)
     commands = SocketCommands(sock)
     try:
-        run_loop(loaded.engine, commands.next_command, commands.emit)
+        begin, rest = _turns(config)
+        run_loop(loaded.engine, commands.next_command, commands.emit, begin, rest)
     except BrokenPipeError:
         return 0  # io is gone, and so is whoever could have asked for more
     return 0
@@ -96,12 +98,36 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     return LoadedEngine(engine, pool, Started(ready, model.layout, folder.name))
 
 
+def _turns(config: EngineConfig) -> tuple[Callable[[], None], Callable[[], None]]:
+    """What to do before a step and when there is none: the threads are all that others of the host leave."""
+    if config.num_threads or not config.cores_file:
+        return _nothing, _nothing
+    try:
+        page = CorePage(Path(config.cores_file), usable_cores())
+    except OSError as error:
+        log.warning("cores_not_shared file=%s reason=%s", config.cores_file, error)
+        return _nothing, _nothing
+    has = num_threads(config)
+
+    def begin() -> None:
+        nonlocal has
+        may_have = page.begin()
+        if may_have != has:
+            torch.set_num_threads(may_have)
+            has = may_have
+
+    return begin, page.rest
+
+
+def _nothing() -> None:
+    pass
+
+
 def num_threads(config: EngineConfig) -> int:
-    """Compute threads: one when workers share the host, since spinning threads slow each other down."""
+    """Compute threads of a worker that knows nothing of others: spinning threads slow each other down."""
     if config.num_threads:
         return config.num_threads
-    cores = len(os.sched_getaffinity(0))
-    return max(1, cores // config.host_workers)
+    return max(1, usable_cores() // config.host_workers)
 
 
 def _device(asked: str) -> str:

@@ -115,7 +115,8 @@ class LiveStack:
         nats_url, redis_url = stack.up.nats_url, stack.up.redis_url
         nats = dict.fromkeys(ROLES, nats_url) if nats_url else (await self._start_broker(nats_broker)).urls
         redis = dict.fromkeys(ROLES, redis_url) if redis_url else (await self._start_broker(valkey_broker)).urls
-        return replace(stack, brokers=broker_access(stack, nats, redis))
+        worker = replace(stack.worker, cores_file=stack.worker.cores_file or str(self._folder / "cores"))
+        return replace(stack, worker=worker, brokers=broker_access(stack, nats, redis))
 
     async def _start_broker(self, configure: Callable[[Path], Broker]) -> Broker:
         for _ in range(PORT_TRIES):

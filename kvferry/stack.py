@@ -4,9 +4,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from engine.cores import usable_cores
 from gateway.settings import GatewaySettings
 from kvferry.broker_access import ROLES, BrokerAccess
-from kvferry.cores import usable_cores
 from kvferry.errors import UsageError
 from kvferry.flags import new_parser, parse, read_checked
 from kvferry.spawn import child_environment, module_command
@@ -138,9 +138,12 @@ def gateway_specs(stack: Stack, environ: Mapping[str, str] = os.environ) -> list
 
 def worker_spec(stack: Stack, name: str, environ: Mapping[str, str] = os.environ, *, num_workers: int = 0) -> ChildSpec:
     """Return one worker, which shares the host with ``num_workers`` in all if they are more than planned."""
-    worker = _share_host(stack.worker, max(num_workers, stack.worker.host_workers), usable_cores())
-    threads = {"OMP_NUM_THREADS": str(worker.num_threads)} if worker.num_threads else {}
-    return _spec(stack, name, "--worker-id", worker, {**environ, **threads})
+    num_workers = max(num_workers, stack.worker.host_workers)
+    worker = replace(stack.worker, host_workers=num_workers)
+    num_threads = worker.num_threads or max(1, usable_cores() // num_workers)  # to begin with, if there is a cores file
+    if not worker.cores_file and num_workers > 1:
+        worker = replace(worker, num_threads=num_threads)
+    return _spec(stack, name, "--worker-id", worker, {**environ, "OMP_NUM_THREADS": str(num_threads)})
 
 
 def broker_access(stack: Stack, nats: Mapping[str, str], redis: Mapping[str, str]) -> dict[str, BrokerAccess]:
@@ -179,14 +182,6 @@ def num_planned(up: UpSettings) -> int:
     if up.max_workers and up.max_workers < num_workers:
         raise UsageError(f"--max-workers {up.max_workers} is less than the {num_workers} workers to start")
     return max(num_workers, up.max_workers)
-
-
-def _share_host(worker: WorkerSettings, num_workers: int, cores: int) -> WorkerSettings:
-    """Divide memory and, unless the user has said how many, threads."""
-    worker = replace(worker, host_workers=num_workers)
-    if worker.num_threads or num_workers == 1:
-        return worker
-    return replace(worker, num_threads=max(1, cores // num_workers))
 
 
 def _refuse_tls_of_our_own(broker: str, url: str, files: TlsFiles) -> None:

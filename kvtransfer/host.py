@@ -61,6 +61,7 @@ def engine_config(settings: WorkerSettings, worker_id: str) -> EngineConfig:
         enable_prefix_caching=settings.enable_prefix_caching,
         host_workers=settings.host_workers,
         num_threads=settings.num_threads,
+        cores_file=settings.cores_file,
         max_recompute_tokens=settings.local_prefill_tokens,
         log_level=settings.log_level,
     )

@@ -102,9 +102,16 @@ class WorkerSettings(ServiceSettings):
     num_threads: int = setting(
         units.integer(0, 4096),
         0,
-        "compute threads on a CPU; 0 decides: 1 when several workers share the host, else all "
-        "cores. More than cores, over all workers, slows everything",
+        "compute threads on a CPU; 0 decides, step by step with --cores-file, else the host's cores divided by "
+        "--host-workers. More than cores, over all workers, slows everything",
         metavar="N",
+    )
+    cores_file: str = setting(
+        units.text,
+        "",
+        "file in memory that all workers of a host share: each says there whether it has work, and takes the cores "
+        "that others leave. `up` makes one",
+        metavar="FILE",
     )
     local_prefill_tokens: int = setting(
         units.integer(NO_LIMIT, 1 << 24),
@@ -116,6 +123,7 @@ class WorkerSettings(ServiceSettings):
     host_workers: int = setting(
         units.integer(1, 4096),
         1,
-        "workers that share this host's memory. Raising it makes each one's pool smaller",
+        "workers that share this host: its memory, and without --cores-file its cores. Raising it makes each one's "
+        "pool smaller",
         metavar="N",
     )

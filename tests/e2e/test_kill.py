@@ -34,7 +34,11 @@ def engine_process(up: Up, worker: str) -> int:
     return found
 
 
-@pytest.mark.parametrize("num_events", [1, 2, 15, 16, 17, 40])
+LONG = [pytest.param(number, marks=pytest.mark.long) for number in (2, 15, 17)]
+"""`make test` has these in process (tests/parity/test_kill.py)."""
+
+
+@pytest.mark.parametrize("num_events", [1, 16, 40, *LONG])
 def test_a_decode_worker_killed_mid_stream_changes_no_token(pair: Up, num_events: int) -> None:
     until_workers(pair, 1, 2)
     undisturbed = stream(pair, body_of(pair))

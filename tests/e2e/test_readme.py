@@ -18,6 +18,7 @@ import pytest
 
 from tests.docs.blocks import README, ROOT, Block, fenced
 from tests.e2e.conftest import END_S, START_S, until
+from tests.support.terminal import interruptible
 
 pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.nats]
 
@@ -62,6 +63,7 @@ class Terminal:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=interruptible,
         )
 
     def run(self, block: Block) -> str:

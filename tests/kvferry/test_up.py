@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from kvferry.brokers import free_port
+from tests.support.terminal import interruptible
 
 pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.nats]
 
@@ -38,7 +39,13 @@ class Up:
         self.port = free_port()
         command = [sys.executable, "-m", "kvferry", "up", "--port", str(self.port), *argv]
         self.process = subprocess.Popen(
-            command, env=environ, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            env=environ,
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=interruptible,
         )
         self.shown: list[str] = []
         self._news = threading.Condition()
@@ -66,6 +73,10 @@ class Up:
             self._news.wait_for(lambda: found() or self._ended, DEADLINE_S)
             assert found(), "\n".join(self.shown)
             return found()[0]
+
+    def request(self) -> list[str]:
+        """The command that it printed, as a shell with the key in its environment takes it."""
+        return shlex.split(self.until("curl http://").replace("$KVFERRY_API_KEY", KEY))
 
     def family(self) -> list[psutil.Process]:
         """All processes that `up` has started, and theirs."""
@@ -125,8 +136,8 @@ def empty(tmp_path: Path) -> Path:
 
 
 def ask(up: Up) -> str:
-    """Send the request that `up` printed, and return the answer's text."""
-    words = shlex.split(up.until("curl http://"))
+    """Send the request that `up` printed from a shell with the key, and return the answer's text."""
+    words = up.request()
     address = urlsplit(words[1])
     headers = dict(word.split(": ", 1) for flag, word in itertools.pairwise(words) if flag == "-H")
     connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=60)
@@ -194,7 +205,7 @@ class Stream:
     """A completion that streams until it is read to its end."""
 
     def __init__(self, up: Up, num_tokens: int) -> None:
-        words = shlex.split(up.until("curl http://"))
+        words = up.request()
         address, body = urlsplit(words[1]), json.loads(words[-1])
         body |= {"stream": True, "max_tokens": num_tokens, "ignore_eos": True}
         headers = dict(word.split(": ", 1) for flag, word in itertools.pairwise(words) if flag == "-H")

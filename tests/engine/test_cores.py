@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvferry.cores import usable_cores
+from engine.cores import usable_cores
 
 
 @pytest.mark.parametrize(

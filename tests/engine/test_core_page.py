@@ -1,0 +1,115 @@
+"""Workers of one host share its cores by who has work; nobody who is gone or stuck keeps one from the others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine import core_page
+from engine.core_page import CorePage
+
+NUM_CORES = 8
+OTHER = """
+import sys
+from pathlib import Path
+from engine.core_page import CorePage
+page = CorePage(Path(sys.argv[1]), 8)
+print(page.begin(), flush=True)
+sys.stdin.readline()
+page.rest()
+print("rests", flush=True)
+sys.stdin.readline()
+"""
+
+
+class Other:
+    """A worker in a process of its own, in the middle of a step."""
+
+    def __init__(self, path: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", OTHER, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"PYTHONPATH": ":".join(path for path in sys.path if path)},
+        )
+        self.num_threads = int(self.said())
+
+    def said(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def go_on(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[CorePage]:
+    made = CorePage(tmp_path / "cores", NUM_CORES)
+    yield made
+    made.close()
+
+
+def test_who_is_alone_has_all_cores(page: CorePage) -> None:
+    assert page.begin() == NUM_CORES
+    page.rest()
+    assert page.begin() == NUM_CORES
+
+
+def test_two_that_have_work_share_until_one_rests(page: CorePage, tmp_path: Path) -> None:
+    other = Other(tmp_path / "cores")
+    try:
+        assert other.num_threads == NUM_CORES
+        assert page.begin() == NUM_CORES // 2
+        other.go_on()
+        assert other.said() == "rests\n"
+        assert page.begin() == NUM_CORES
+    finally:
+        other.end()
+
+
+def test_who_was_killed_or_is_stuck_in_a_step_keeps_no_core(
+    page: CorePage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Other(tmp_path / "cores")
+    other.end()
+    assert page.begin() == NUM_CORES // 2  # for as long as a step may take
+    now = core_page.time.monotonic_ns()
+    monkeypatch.setattr("time.monotonic_ns", lambda: now + core_page.STALE_NS + 1)
+    assert page.begin() == NUM_CORES
+
+
+def test_the_slot_of_one_that_was_killed_is_taken_again(
+    page: CorePage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_page, "NUM_SLOTS", 2)
+    Other(tmp_path / "cores").end()
+    other = Other(tmp_path / "cores")
+    other.end()
+    assert other.num_threads == NUM_CORES
+
+
+def test_nobody_has_less_than_one_thread(page: CorePage, tmp_path: Path) -> None:
+    others = [Other(tmp_path / "cores") for _ in range(3)]
+    try:
+        assert CorePage(tmp_path / "cores", 2).begin() == 1
+    finally:
+        for other in others:
+            other.end()
+
+
+def test_a_page_without_a_slot_left_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_page, "NUM_SLOTS", 0)
+    monkeypatch.setattr(core_page.mmap, "mmap", lambda *argv: pytest.fail("nothing to map"))
+    with pytest.raises(OSError, match="share the page already"):
+        CorePage(tmp_path / "cores", 2)
