@@ -27,7 +27,7 @@ FIRST_RECEIPT_S = 0.1
 LONGEST_RECEIPT_S = 1.0
 """While a transfer is open and nothing comes, the receipt is repeated: 100 ms, doubling to 1 s."""
 RECEIPT_BYTES = 1 << 20
-"""A receipt at least every so many landed bytes: a quarter of a transfer's credit."""
+"""A receipt at least every so many landed bytes: a quarter of a transfer's credit while there is enough for all."""
 MAX_MISSING = 256
 """Missing pieces named in one receipt; the rest are named in the next."""
 MAX_PIECES = 1 << 22
@@ -66,7 +66,7 @@ class Receiver:
         self._on_complete = on_complete
         self._tables = (granted.trunk, *granted.branches)
         self._bound = binding(*key, sender.epoch, parts.postbox.me.epoch, parts.contents.layout)
-        self._credit = parts.credit.open(self.transfer_id)
+        self._credit = parts.credit.open(self.transfer_id, self._send_receipt)
         self._digests: dict[int, bytes] = {}
         self._next_piece = 0
         self._highest = -1
@@ -97,7 +97,10 @@ class Receiver:
         if self._complete():
             return
         gap = self._highest > self._next_piece
-        if gap or self.bytes_landed - self._bytes_at_receipt >= RECEIPT_BYTES:
+        # Of a small credit, half: with many open transfers all of it may be less than RECEIPT_BYTES, and a sender that
+        # has used it up would wait for the timer.
+        half = (self._credit - self._bytes_at_receipt) // 2
+        if gap or self.bytes_landed - self._bytes_at_receipt >= min(RECEIPT_BYTES, half):
             self._send_receipt()
 
     def record(self, record: KVHandover) -> None:
