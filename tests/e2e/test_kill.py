@@ -76,7 +76,7 @@ def test_a_prefill_worker_killed_in_each_state_changes_no_token(pair: Up, state:
     """
     until_workers(pair, 1, 2)
     (victim,) = (worker for worker in pair.status_urls() if worker.startswith("prefill"))
-    prompt = LONG_PROMPT[: 640 if state == "complete" else None]  # 640: all of it fits the credit of one grant
+    prompt = LONG_PROMPT[: 320 if state == "complete" else None]  # 320: all of it fits the credit of a grant
     body = {**body_of(pair, num_tokens=30), "prompt": f"{state}. {prompt}"}
     decoders = Stopped(*(io_process(pair, worker) for worker in ("decode-1", "decode-2")))
     engine = Stopped(engine_process(pair, victim))
