@@ -11,8 +11,7 @@ from gateway.errors import GatewayError
 from gateway.framing import check_framing
 from gateway.http_errors import error_response, internal_error, unauthorized
 from gateway.key_ring import KeyRing
-from gateway.keys import Key
-from gateway.limits import rate_headers, too_many
+from gateway.limits import rate_headers
 from gateway.services import Services
 from runtime.logs import get_logger
 
@@ -76,17 +75,10 @@ class Front:
         key = None if given is None else self._keys.find(given)
         if key is None:
             raise _Refused(unauthorized(), {"www-authenticate": "Bearer"})
-        await self._enter(record_of(scope), key)
-
-    async def _enter(self, record: RequestRecord, key: Key) -> None:
-        record.key = key.name
-        if not key.limits.any:
-            return
-        record.stay = await self._services.limiter.enter(key)
-        verdict = record.stay.verdict
-        if verdict.refused_by:
-            self._metrics.limited(verdict.refused_by)
-            raise _Refused(too_many(key.limits, verdict), {})
+        try:
+            await self._services.enter(record_of(scope), key)
+        except GatewayError as error:
+            raise _Refused(error, {}) from error
 
 
 class _Refused(Exception):  # noqa: N818 - it says what happened

@@ -40,9 +40,6 @@ class KeyRing:
         self.asks = bool(self._keys) or file is not None
         """Whether a key is needed: with a file also while it has none."""
 
-    def __len__(self) -> int:
-        return len(self._keys)
-
     def find(self, key: bytes) -> Key | None:
         """Return what is known of a key.
 

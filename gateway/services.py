@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from gateway.access_log import RequestRecord
 from gateway.generation import Dispatcher
 from gateway.http_settings import HttpSettings
-from gateway.limiter import Limiter
+from gateway.keys import Key
+from gateway.limiter import Limiter, Stay
 from gateway.limits import too_many
 from gateway.metrics import HttpMetrics
 from gateway.requests import Job
@@ -30,17 +31,28 @@ class Services:
             return self.folder_model
         return replace(self.folder_model, max_model_len=longest)
 
+    async def enter(self, record: RequestRecord, key: Key) -> None:
+        """Let a key's request in, which takes a slot if the key has limits. Raises ``GatewayError`` (429)."""
+        record.key = key.name
+        if key.limits.any:
+            record.stay = await self.limiter.enter(key)
+            self._check(record.stay)
+
     async def reserve(self, record: RequestRecord, job: Job) -> None:
         """Charge a limited key with the most that the job can cost. Raises ``GatewayError`` (429) if it hasn't that."""
         if record.stay is None:
             return
         num_choices = len(job.prompts) * job.num_choices
         await self.limiter.take(record.stay, job.num_prompt_tokens + num_choices * job.sampling.max_tokens)
-        if record.stay.verdict.refused_by:
-            self.metrics.limited(record.stay.verdict.refused_by)
-            raise too_many(record.stay.key.limits, record.stay.verdict)
+        self._check(record.stay)
 
     async def settle(self, record: RequestRecord) -> None:
         """Charge what was used instead, and free the key's slot. Idempotent."""
         if record.stay is not None:
             await self.limiter.leave(record.stay, record.num_charged_tokens)
+
+    def _check(self, stay: Stay) -> None:
+        """Raise ``GatewayError`` (429) if the key has had enough."""
+        if stay.verdict.refused_by:
+            self.metrics.limited(stay.verdict.refused_by)
+            raise too_many(stay.key.limits, stay.verdict)

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -17,6 +16,8 @@ from typing import Any
 
 import httpx
 import pytest
+
+from kvferry.brokers import free_port
 
 pytestmark = [
     pytest.mark.compose,
@@ -30,12 +31,6 @@ COMMAND_S = 300.0
 NUM_STREAMS = 4
 UNDER_LOAD_S = 10.0
 BUILD_TOOLS = ("gcc", "cc", "g++", "clang", "make", "cmake", "ninja", "ld", "as", "git", "curl", "wget")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def docker(*argv: str, within_s: float = COMMAND_S) -> str:

@@ -1,31 +1,19 @@
 """What the tests of `runtime` share: a loop with a deadline, and a NATS server to be killed."""
 
-import asyncio
 import contextlib
 import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
-DEADLINE_S = 20.0
+from tests.support.bounded_run import DEADLINE_S, Run, run
 
-
-@pytest.fixture
-def run() -> Run:
-    """Run a coroutine in a loop of its own, with a deadline."""
-
-    async def bounded(work: Coroutine[Any, Any, Any]) -> Any:
-        async with asyncio.timeout(DEADLINE_S):
-            return await work
-
-    return lambda work: asyncio.run(bounded(work))
+__all__ = ["DEADLINE_S", "Run", "run"]
 
 
 def find_port() -> int:

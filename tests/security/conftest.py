@@ -1,26 +1,13 @@
 """What the attacker has: real brokers as they are shipped, and the credentials of one role."""
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from kvferry.brokers import Broker, nats_broker, running, valkey_broker
+from tests.support.bounded_run import Run, run
 
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
-DEADLINE_S = 20.0
-
-
-@pytest.fixture
-def run() -> Run:
-    """Run a coroutine in a loop of its own, with a deadline."""
-
-    async def bounded(work: Coroutine[Any, Any, Any]) -> Any:
-        async with asyncio.timeout(DEADLINE_S):
-            return await work
-
-    return lambda work: asyncio.run(bounded(work))
+__all__ = ["Run", "run"]
 
 
 @pytest.fixture(scope="session")
