@@ -39,8 +39,8 @@ def extensions() -> list[Extension]:
     return [
         Extension(
             f"kvferry_kernels.{library}",
-            [f"{FOLDER}/{name}.c" for name in ("rows", "attention", "linear")],
-            depends=[f"{FOLDER}/{name}.h" for name in ("vector", "attention_tile")],
+            [f"{FOLDER}/{name}.c" for name in ("rows", "attention", "linear", "decoder")],
+            depends=[f"{FOLDER}/{name}.h" for name in ("vector", "rows", "product", "attention_tile", "attention")],
             extra_compile_args=[*FLAGS, *flags],
             optional=True,
         )

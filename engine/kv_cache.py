@@ -19,6 +19,8 @@ class LayerCache:
     """One layer's blocks.
 
     ``k``: ``[num_blocks, kv_heads, head_dim, block_size]``; ``v``: ``[num_blocks, kv_heads, block_size, head_dim]``.
+    In dtypes of 16 bits pairs of neighbors lie together: ``[num_blocks, kv_heads, head_dim / 2, block_size, 2]`` and
+    ``[num_blocks, kv_heads, block_size / 2, head_dim, 2]``.
     """
 
     k: Tensor
@@ -51,8 +53,12 @@ def split_cache(flat: Tensor, layout: KVLayout, num_blocks: int) -> list[LayerCa
     for group in layout.groups:
         heads, dim, block = group.num_kv_heads, group.head_dim, layout.block_size
         for layer in group.layers:
-            k = take(num_blocks, heads, dim, block)
-            views[layer] = LayerCache(k, take(num_blocks, heads, block, dim))
+            if layout.in_pairs:
+                k = take(num_blocks, heads, dim // 2, block, 2)
+                views[layer] = LayerCache(k, take(num_blocks, heads, block // 2, dim, 2))
+            else:
+                k = take(num_blocks, heads, dim, block)
+                views[layer] = LayerCache(k, take(num_blocks, heads, block, dim))
     return [views[layer] for layer in sorted(views)]
 
 

@@ -14,6 +14,9 @@ ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ORDER = "k:head,dim,token;v:head,token,dim"
 """Inside a block K is stored dimension-major, so that 16 tokens' scores are one vector; V is token-major."""
 
+PAIRED_ORDER = "k:head,dim/2,token,2;v:head,token/2,dim,2"
+"""The same with pairs of neighbors together, which is what instructions for products of pairs take."""
+
 
 @dataclass(frozen=True)
 class CacheGroup:
@@ -41,6 +44,11 @@ class KVLayout:
         """Bytes of one number."""
         return ITEM_BYTES[self.dtype]
 
+    @property
+    def in_pairs(self) -> bool:
+        """Whether pairs of neighbors lie together in a block: so it is in dtypes of 16 bits."""
+        return self.item_bytes == ITEM_BYTES["bfloat16"]
+
     def half_bytes(self, group: int) -> int:
         """Bytes of K alone (or V alone) of one block in one layer."""
         g = self.groups[group]
@@ -67,5 +75,6 @@ class KVLayout:
     @cached_property
     def fingerprint(self) -> str:
         """Equal on two workers exactly if their blocks can be copied byte by byte."""
-        text = repr((self.groups, self.dtype, self.block_size, ORDER))
+        order = PAIRED_ORDER if self.in_pairs else ORDER
+        text = repr((self.groups, self.dtype, self.block_size, order))
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -35,15 +35,21 @@ MIN_ROWS = (1, 2, 4, 8, 16)
 class Linear:
     """y = x W^T + b with ``x`` ``[num_rows, inputs]``, on W's device and in its dtype."""
 
-    __slots__ = ("_min_rows", "_multiply", "weight_bytes")
+    __slots__ = ("_min_rows", "_multiply", "bias", "tiles", "weight_bytes")
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """Take over ``weight`` ``[outputs, inputs]`` and ``bias`` ``[outputs]``."""
+        """Take over ``weight`` ``[outputs, inputs]`` and ``bias`` ``[outputs]``.
+
+        ``tiles`` is the weight as ``ops.pack_linear`` packs it where our own kernel multiplies, else None.
+        """
         self.weight_bytes = weight.nbytes + (bias.nbytes if bias is not None else 0)
+        self.bias = bias
+        self.tiles: Tensor | None = None
         self._min_rows = 1
         device, dtype = weight.device.type, weight.dtype
         if dtype == torch.bfloat16 and ops.has_fast_linear(device):
-            self._multiply = compiled(weight, bias, dtype)
+            self.tiles = ops.pack_linear(weight)
+            self._multiply = compiled(self.tiles, weight.shape[0], bias, dtype)
             return
         self._multiply = packed(weight, bias) if can_pack(device, dtype) else plain(weight, bias)
         if device == "cpu":
@@ -66,8 +72,12 @@ class Head:
     def __init__(self, weight: Tensor) -> None:
         """Take over ``weight`` ``[vocab_size, hidden_size]``."""
         self.weight_bytes = weight.nbytes
+        self._multiply: Product
         unrounded = weight.dtype == torch.bfloat16 and ops.has_linear(weight.device.type)
-        self._multiply = compiled(weight, None, torch.float32) if unrounded else Linear(weight)
+        if unrounded:
+            self._multiply = compiled(ops.pack_linear(weight), weight.shape[0], None, torch.float32)
+        else:
+            self._multiply = Linear(weight)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Logits of each row."""
@@ -85,9 +95,8 @@ def products(device: str, dtype: torch.dtype) -> str:
     return f"{library}-{torch.backends.cpu.get_cpu_capability()}{amx}".lower()
 
 
-def compiled(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Product:
+def compiled(tiles: Tensor, outputs: int, bias: Tensor | None, dtype: torch.dtype) -> Product:
     """Multiply by our own kernel, with results in ``dtype``."""
-    tiles, outputs = ops.pack_linear(weight), weight.shape[0]
     return lambda x: ops.linear(x, tiles, outputs, bias, dtype)
 
 

@@ -15,6 +15,8 @@ from engine.model_sizes import head_is_copy, kv_layout, model_len, resolve_dtype
 from engine.rope import rope_tables
 from engine.weights import Weights, open_weights
 from kvferry_kernels import ops
+from kvferry_kernels.decoder import Decoder, DecoderBatch, DecoderLayer, DecoderSizes
+from kvferry_kernels.decoder import fits as decoder_fits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
     from engine.batch import Batch
     from engine.kv_cache import LayerCache
+
+
+TOKENS_AT_ONCE = 64
+"""A compiled call takes as many layers as compute no more than a whole step of so many tokens does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,23 @@ class LlamaModel:
         tables = rope_tables(config.rope, config.head_dim, self.max_model_len)
         self._cos, self._sin = (table.to(self._device) for table in tables)
         self._load(open_weights(folder))
+        self._sizes = DecoderSizes(
+            config.hidden_size,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.intermediate_size,
+            self._cos,
+            self._sin,
+            config.norm_eps,
+            self._scale,
+        )
+        takes = decoder_fits(
+            config.hidden_size, config.intermediate_size, config.num_heads, config.num_kv_heads, config.head_dim
+        )
+        self._is_compiled = takes and self._dtype == torch.bfloat16 and self._device.type == "cpu"
+        self._decoder: Decoder | None = None
+        self._decoder_cache: Sequence[LayerCache] | None = None
 
     def forward(self, batch: Batch, cache: Sequence[LayerCache], on_layer: Callable[[], None]) -> Tensor:
         """Write the batch's K and V into ``cache`` (by layer) and return logits.
@@ -81,6 +104,22 @@ class LlamaModel:
         hidden = functional.embedding(batch.token_ids, self._embedding)
         residual = hidden.float()
         hidden = ops.rms_norm(hidden, self._layers[0].input_norm, eps)
+        compute = self._compute_compiled if self._is_compiled else self._compute
+        hidden = compute(batch, cache, hidden, residual, on_layer)
+        rows = batch.logit_rows
+        hidden = ops.rms_norm(hidden[rows], self._final_norm, eps, residual[rows])
+        return self._head(hidden)
+
+    def _compute(
+        self,
+        batch: Batch,
+        cache: Sequence[LayerCache],
+        hidden: Tensor,
+        residual: Tensor,
+        on_layer: Callable[[], None],
+    ) -> Tensor:
+        """Run all layers, from the normalized embedding to what the last one adds to ``residual``."""
+        eps = self.config.norm_eps
         norms = [layer.input_norm for layer in self._layers[1:]]
         for layer, layer_cache, norm in zip(self._layers, cache, [*norms, None], strict=True):
             hidden = layer.output(self._attend(layer, hidden, batch, layer_cache))
@@ -89,9 +128,40 @@ class LlamaModel:
             if norm is not None:
                 hidden = ops.rms_norm(hidden, norm, eps, residual)
             on_layer()
-        rows = batch.logit_rows
-        hidden = ops.rms_norm(hidden[rows], self._final_norm, eps, residual[rows])
-        return self._head(hidden)
+        return hidden
+
+    def _compute_compiled(
+        self,
+        batch: Batch,
+        cache: Sequence[LayerCache],
+        hidden: Tensor,
+        residual: Tensor,
+        on_layer: Callable[[], None],
+    ) -> Tensor:
+        """The same by the compiled decoder, bit for bit."""
+        decoder = self._decoder_for(cache)
+        group = batch.groups[0]
+        run = decoder.begin(
+            DecoderBatch(batch.positions, group.slots, group.block_tables, batch.query_starts, batch.context_lens),
+            hidden,
+            residual,
+        )
+        at_once = max(1, TOKENS_AT_ONCE * decoder.num_layers // max(1, len(hidden)))
+        for first in range(0, decoder.num_layers, at_once):
+            end = min(first + at_once, decoder.num_layers)
+            run.layers(first, end)
+            for _ in range(first, end):
+                on_layer()
+        return hidden
+
+    def _decoder_for(self, cache: Sequence[LayerCache]) -> Decoder:
+        """The compiled decoder over this cache, made anew where it is another than before."""
+        if self._decoder is None or self._decoder_cache is not cache:
+            self._decoder = Decoder(
+                self._sizes, [_compiled(layer) for layer in self._layers], [(layer.k, layer.v) for layer in cache]
+            )
+            self._decoder_cache = cache
+        return self._decoder
 
     def _attend(self, layer: Layer, hidden: Tensor, batch: Batch, cache: LayerCache) -> Tensor:
         group = batch.groups[0]
@@ -163,3 +233,27 @@ class LlamaModel:
 
     def _place(self, tensor: Tensor) -> Tensor:
         return tensor.to(device=self._device, dtype=self._dtype)
+
+
+def _compiled(layer: Layer) -> DecoderLayer:
+    """One layer's weights as the compiled decoder takes them."""
+    return DecoderLayer(
+        layer.input_norm,
+        _tiles(layer.qkv),
+        layer.qkv.bias,
+        layer.q_norm,
+        layer.k_norm,
+        _tiles(layer.output),
+        layer.output.bias,
+        layer.mlp_norm,
+        _tiles(layer.gate_up),
+        layer.gate_up.bias,
+        _tiles(layer.down),
+        layer.down.bias,
+    )
+
+
+def _tiles(linear: Linear) -> Tensor:
+    if linear.tiles is None:
+        raise ValueError("the compiled decoder takes weights of its own kernel only")
+    return linear.tiles

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from engine.batch import Batch, GroupBatch
 from engine.kv_cache import LayerCache
-from engine.layout import CacheGroup, KVLayout
+from engine.layout import BLOCK_SIZE, CacheGroup, KVLayout
+from kvferry_kernels.reference import in_order_k, in_order_v, write_cache
 
 Ints = npt.NDArray[np.int64]
 
@@ -69,9 +70,9 @@ class ToyModel:
         parts: list[Ints] = []
         for row, length in enumerate(lens):
             num_tokens = starts[row + 1] - starts[row]
-            table = batch.groups[0].block_tables[row, : -(-length // layer.v.shape[2])].long()
-            keys = layer.k[table].permute(0, 3, 1, 2).reshape(-1, WIDTH)[:length]
-            values = layer.v[table].permute(0, 2, 1, 3).reshape(-1, WIDTH)[:length]
+            table = batch.groups[0].block_tables[row, : -(-length // BLOCK_SIZE)].long()
+            keys = in_order_k(layer.k[table]).permute(0, 3, 1, 2).reshape(-1, WIDTH)[:length]
+            values = in_order_v(layer.v[table]).permute(0, 2, 1, 3).reshape(-1, WIDTH)[:length]
             places = np.arange(length)[:, None] % 13
             terms = (places + _ints(keys)) * _ints(values)
             parts.append(np.cumsum(terms, axis=0)[length - num_tokens :])
@@ -80,11 +81,9 @@ class ToyModel:
 
 def _write(layer: LayerCache, group: GroupBatch, keys: Ints, values: Ints) -> None:
     """Put ``[num_tokens, WIDTH]`` K and V into the slots."""
-    block_size = layer.v.shape[2]
-    blocks, offsets = group.slots // block_size, group.slots % block_size
     shape = (len(keys), NUM_HEADS, HEAD_DIM)
-    layer.k[blocks, :, :, offsets] = torch.from_numpy(keys.reshape(shape)).to(layer.k.dtype)
-    layer.v[blocks, :, offsets] = torch.from_numpy(values.reshape(shape)).to(layer.v.dtype)
+    k, v = (torch.from_numpy(numbers.reshape(shape)) for numbers in (keys, values))
+    write_cache(layer.k, layer.v, group.slots, k, v)
 
 
 def _ints(tensor: Tensor) -> Ints:

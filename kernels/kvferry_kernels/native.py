@@ -24,6 +24,7 @@ SIGNATURES = {
     "kvferry_rope_and_cache": (INT, [POINTER] * 10 + [INT64] * 6 + [FLOAT, INT]),
     "kvferry_paged_attention": (INT, [POINTER] * 7 + [INT64] * 7 + [FLOAT, INT]),
     "kvferry_linear": (None, [POINTER] * 4 + [INT64] * 3 + [INT]),
+    "kvferry_decoder_layers": (INT, [POINTER] * 2 + [INT64] * 3 + [POINTER]),
     "kvferry_cpu_level": (INT, []),
 }
 

@@ -1,8 +1,10 @@
 """The operations of a decoder layer: a compiled kernel where one is loaded and fits, else the torch twin.
 
 Everywhere: activations are bfloat16 or float32 (any floating dtype on a GPU), contiguous, and of one dtype with
-cache and weights; numbers are computed in float32 and rounded once, to nearest even. Caches are
-``[num_blocks, kv_heads, head_dim, block_size]`` for K and ``[num_blocks, kv_heads, block_size, head_dim]`` for V.
+cache and weights; numbers are computed in float32 and rounded once, to nearest even. Caches of 32-bit numbers are
+``[num_blocks, kv_heads, head_dim, block_size]`` for K and ``[num_blocks, kv_heads, block_size, head_dim]`` for V; those
+of 16-bit numbers have pairs of neighbors together, ``[num_blocks, kv_heads, head_dim / 2, block_size, 2]`` and
+``[num_blocks, kv_heads, block_size / 2, head_dim, 2]``, as instructions for products of pairs want them.
 A row's result depends on its own context alone, bit for bit.
 """
 
@@ -84,7 +86,7 @@ def rope_and_cache(
     (i, i + head_dim / 2)). ``q_norm``, ``k_norm`` ``[head_dim]``: weights of an RMS norm of each head
     before rotation. IndexError for a position or slot outside its table, where that is checked (CPU).
     """
-    _, kv_heads, dim, block_size = k_cache.shape
+    kv_heads, dim, block_size = reference.cache_sizes(k_cache, v_cache)
     fits = KERNELS is not None and _native(qkv, k_cache, v_cache, q_norm, k_norm)
     if KERNELS is None or not fits or not _fits(dim, block_size):
         return reference.rope_and_cache(qkv, positions, cos, sin, slots, k_cache, v_cache, q_norm, k_norm, eps)
@@ -132,7 +134,7 @@ def paged_attention(
     Returns ``[num_tokens, heads, head_dim]``. What a last block holds beyond the context, NaN too,
     has no influence. IndexError for a length or block outside its table, where that is checked (CPU).
     """
-    kv_heads, dim, block_size = k_cache.shape[1:]
+    kv_heads, dim, block_size = reference.cache_sizes(k_cache, v_cache)
     heads = q.shape[1]
     fits = KERNELS is not None and _native(q, k_cache, v_cache) and heads <= MAX_GROUP * kv_heads
     if KERNELS is None or not fits or not _fits(dim, block_size):
@@ -179,9 +181,9 @@ def has_fast_linear(device: str) -> bool:
 
 
 def pack_linear(weight: Tensor) -> Tensor:
-    """Reorder bfloat16 ``[outputs, size]`` into tiles of 64 outputs, padded with zeros.
+    """Reorder bfloat16 ``[outputs, size]`` into tiles of 32 outputs, padded with zeros.
 
-    Returns ``[tiles, ceil(size / 2), 64, 2]``: a pair of inputs of 64 outputs lies together.
+    Returns ``[tiles, ceil(size / 2), 32, 2]``: a pair of inputs of 32 outputs lies together.
     """
     return reference.pack_linear(weight)
 

@@ -18,8 +18,11 @@ KEY_BLOCKS = 4
 """Cache blocks in a tile of keys."""
 
 
-LINEAR_TILE = 64
+LINEAR_TILE = 32
 """Outputs that lie together in a packed weight."""
+
+PAIRED = 5
+"""Axes of a cache whose numbers lie in pairs."""
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
@@ -50,7 +53,7 @@ def rope_and_cache(
     eps: float,
 ) -> Tensor:
     """See ops.rope_and_cache."""
-    _, kv_heads, dim, block_size = k_cache.shape
+    kv_heads, dim, _ = cache_sizes(k_cache, v_cache)
     heads = qkv.view(len(qkv), -1, dim)
     q, k, v = heads[:, : -2 * kv_heads], heads[:, -2 * kv_heads : -kv_heads], heads[:, -kv_heads:]
     q, k = q.float(), k.float()
@@ -59,9 +62,7 @@ def rope_and_cache(
     if k_norm is not None:
         k = _normalize(k, k_norm, eps)
     row_cos, row_sin = cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)
-    blocks, offsets = slots // block_size, slots % block_size
-    k_cache[blocks, :, :, offsets] = _rotate(k, row_cos, row_sin).to(k_cache.dtype)
-    v_cache[blocks, :, offsets] = v.to(v_cache.dtype)
+    write_cache(k_cache, v_cache, slots, _rotate(k, row_cos, row_sin), v)
     return _rotate(q, row_cos, row_sin).to(qkv.dtype)
 
 
@@ -75,7 +76,7 @@ def paged_attention(
     scale: float,
 ) -> Tensor:
     """See ops.paged_attention."""
-    kv_heads, dim, block_size = k_cache.shape[1:]
+    kv_heads, dim, block_size = cache_sizes(k_cache, v_cache)
     tile_of_row, row_in_tile, tile_seq, tile_start = _query_tiles(query_starts, context_lens)
     num_tiles, group = len(tile_seq), q.shape[1] // kv_heads
     tiles = q.new_zeros(num_tiles, QUERY_TILE, kv_heads, group, dim, dtype=torch.float32)
@@ -90,8 +91,8 @@ def paged_attention(
     for start in range(0, int(context_lens.max()), width):
         blocks = tables[:, start // block_size : start // block_size + KEY_BLOCKS]
         positions = torch.arange(start, start + width, device=q.device)
-        keys = k_cache[blocks].float().permute(0, 2, 3, 1, 4).reshape(-1, dim, width)
-        values = v_cache[blocks].float().permute(0, 2, 1, 3, 4).reshape(-1, kv_heads, width, dim)
+        keys = in_order_k(k_cache[blocks]).float().permute(0, 2, 3, 1, 4).reshape(-1, dim, width)
+        values = in_order_v(v_cache[blocks]).float().permute(0, 2, 1, 3, 4).reshape(-1, kv_heads, width, dim)
         inside = positions < lens[:, None]  # beyond it memory may hold anything, NaN too
         values = torch.where(inside[:, None, :, None], values, 0.0).reshape(-1, width, dim)
         hidden = (positions > last_position[..., None]) | ~inside[:, None]
@@ -105,6 +106,41 @@ def paged_attention(
         top = new_top
     mixed = (mixed / total).view(num_tiles, kv_heads, QUERY_TILE, group, dim)
     return mixed.transpose(1, 2)[tile_of_row, row_in_tile].flatten(1, 2).to(q.dtype)
+
+
+def cache_sizes(k_cache: Tensor, v_cache: Tensor) -> tuple[int, int, int]:
+    """KV heads, head dimension and block size of a cache: see ops for its order."""
+    return k_cache.shape[1], v_cache.shape[3], k_cache.shape[3]
+
+
+def in_order_k(blocks: Tensor) -> Tensor:
+    """K as ``[..., dim, block_size]``, from blocks of K ``[..., dim / 2, block_size, 2]`` or as they are.
+
+    Any number of leading axes; those of pairs are told by their last axis, whose size no block has.
+    """
+    if blocks.shape[-1] != 2:
+        return blocks
+    return blocks.transpose(-1, -2).flatten(-3, -2)
+
+
+def in_order_v(blocks: Tensor) -> Tensor:
+    """V as ``[..., block_size, dim]``, from blocks of V ``[..., block_size / 2, dim, 2]`` or as they are."""
+    if blocks.shape[-1] != 2:
+        return blocks
+    return blocks.transpose(-1, -2).flatten(-3, -2)
+
+
+def write_cache(k_cache: Tensor, v_cache: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
+    """Put ``k`` and ``v`` ``[num_tokens, kv_heads, dim]`` into ``slots`` ``[num_tokens]`` (block * size + offset)."""
+    _, _, block_size = cache_sizes(k_cache, v_cache)
+    blocks, offsets = slots // block_size, slots % block_size
+    k, v = k.to(k_cache.dtype).contiguous(), v.to(v_cache.dtype)
+    if k_cache.ndim == PAIRED:
+        k_cache[blocks, :, :, offsets] = k.view(*k.shape[:-1], -1, 2)
+        v_cache[blocks, :, offsets // 2, :, offsets % 2] = v
+    else:
+        k_cache[blocks, :, :, offsets] = k
+        v_cache[blocks, :, offsets] = v
 
 
 def pack_linear(weight: Tensor) -> Tensor:

@@ -17,8 +17,8 @@ def exact(case: PagedCase, seq: int) -> Tensor:
     queries = case.queries[seq].double()
     n, heads, dim = queries.shape
     table = case.tables[seq].long()
-    keys = case.k_cache[table].permute(0, 3, 1, 2).flatten(0, 1)[:n].double()
-    values = case.v_cache[table].permute(0, 2, 1, 3).flatten(0, 1)[:n].double()
+    keys = reference.in_order_k(case.k_cache[table]).permute(0, 3, 1, 2).flatten(0, 1)[:n].double()
+    values = reference.in_order_v(case.v_cache[table]).permute(0, 2, 1, 3).flatten(0, 1)[:n].double()
     group = heads // keys.shape[1]
     keys, values = (x.repeat_interleave(group, dim=1) for x in (keys, values))
     scores = torch.einsum("qhd,khd->hqk", queries, keys) * dim**-0.5
@@ -80,6 +80,30 @@ def test_rubbish_behind_the_context_has_no_influence(kernels: str, dtype: torch.
         case = paged_case(LENS, 9, 3, 64, dtype, rubbish=rubbish)
         for seq in range(len(LENS)):
             assert torch.equal(case.whole(seq), clean.whole(seq))
+
+
+@DTYPES
+@pytest.mark.parametrize("shared", [0, 64, 130, 200])
+def test_contexts_that_begin_with_the_same_blocks_change_no_bit(kernels: str, dtype: torch.dtype, shared: int) -> None:
+    """Twelve sequences of one group share what they can; one in the middle shares nothing."""
+    one = paged_case((203, 90), 9, 3, 64, dtype)
+    lens = [shared + 1 + own for own in (0, 3, 70, 1, 0, 16, 63, 64, 65, 2, 2, 0)]
+    case = paged_case([max(1, n - shared) for n in lens], 9, 3, 64, dtype)
+    whole, begun = shared // 16, shared % 16 > 0
+    tables, queries = [], []
+    k_cache = torch.cat((case.k_cache, one.k_cache))
+    v_cache = torch.cat((case.v_cache, one.v_cache))
+    first = len(case.k_cache)
+    for table, query in zip(case.tables, case.queries, strict=True):
+        lead = one.tables[0][: whole + begun] + first
+        tables.append(torch.cat((lead[:whole], table, lead[whole:])))
+        queries.append(torch.cat((torch.zeros(whole * 16, 9, 64, dtype=dtype), query)))
+    tables.insert(5, one.tables[1] + first)
+    queries.insert(5, one.queries[1])
+    both = PagedCase(tuple(queries), k_cache, v_cache, tuple(tables))
+    spans = [(seq, len(query) - 1, len(query)) for seq, query in enumerate(both.queries)]
+    together = both.attend(*spans)
+    assert all(torch.equal(both.attend(span)[0], row) for span, row in zip(spans, together, strict=True))
 
 
 @DTYPES

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvferry_kernels import ops
+from kvferry_kernels import ops, reference
 
 BLOCK = 16
 
@@ -54,14 +54,16 @@ def paged_case(
     random = torch.Generator().manual_seed(seed)
     counts = [-(-n // BLOCK) for n in lens]
     blocks = torch.randperm(sum(counts) + 1, generator=random).int()
-    k = torch.full((len(blocks), kv_heads, dim, BLOCK), rubbish, dtype=dtype)
-    v = torch.full((len(blocks), kv_heads, BLOCK, dim), rubbish, dtype=dtype)
+    pairs = dtype.itemsize == 2
+    k_shape, v_shape = ((dim // 2, BLOCK, 2), (BLOCK // 2, dim, 2)) if pairs else ((dim, BLOCK), (BLOCK, dim))
+    k = torch.full((len(blocks), kv_heads, *k_shape), rubbish, dtype=dtype)
+    v = torch.full((len(blocks), kv_heads, *v_shape), rubbish, dtype=dtype)
     queries, tables = [], []
     for n, table in zip(lens, blocks[:-1].split(counts), strict=True):
         tables.append(table)
         queries.append(torch.randn(n, heads, dim, generator=random).to(dtype))
         token = torch.arange(n)
-        place = table.long()[token // BLOCK], token % BLOCK
-        k[place[0], :, :, place[1]] = torch.randn(n, kv_heads, dim, generator=random).to(dtype)
-        v[place[0], :, place[1]] = torch.randn(n, kv_heads, dim, generator=random).to(dtype)
+        slots = table.long()[token // BLOCK] * BLOCK + token % BLOCK
+        keys, values = (torch.randn(n, kv_heads, dim, generator=random) for _ in range(2))
+        reference.write_cache(k, v, slots, keys, values)
     return PagedCase(tuple(queries), k, v, tuple(tables))

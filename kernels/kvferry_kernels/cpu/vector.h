@@ -37,6 +37,8 @@
 #endif
 #define COLUMNS 4
 
+#define BLOCK 16 /* tokens in a block of the cache */
+
 /* CALL(n) with a constant n for 1 to ROWS rows. */
 #if MANY_REGISTERS
 #define FOR_ROWS(n, CALL) \
@@ -91,6 +93,19 @@ INLINE vec choose(ivec mask, vec yes, vec no) { return (vec)(((ivec)yes & mask) 
 
 INLINE vec larger(vec a, vec b) { return choose(a > b, a, b); }
 
+/* sum += x0 * w0 + x1 * w1 in every lane: one pair of bfloat16 numbers in x, and one per lane in w. */
+INLINE vec add_pair(vec sum, uint32_t x, uvec w) {
+#if defined(__AVX512BF16__)
+    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32((int)x), (__m512bh)w);
+#else
+    uvec pair = x - (uvec){0};
+    sum += (vec)(pair << 16) * (vec)(w << 16);
+    return sum + (vec)(pair & 0xffff0000u) * (vec)(w & 0xffff0000u);
+#endif
+}
+
+INLINE size_t at_most(size_t x, size_t limit) { return x < limit ? x : limit; }
+
 /* WIDTH numbers from element i on; bf16 is a constant 0 or 1 at every call. */
 INLINE vec load(const void *from, size_t i, int bf16) {
     if (bf16) {
@@ -103,8 +118,11 @@ INLINE vec load(const void *from, size_t i, int bf16) {
     return whole;
 }
 
-/* Rounds to nearest even; a NaN stays one. */
+/* Rounds to nearest even; a NaN stays one. What is too small for a normal number may become 0. */
 INLINE hvec to_bf16(vec x) {
+#if defined(__AVX512BF16__)
+    return (hvec)_mm512_cvtneps_pbh((__m512)x);
+#endif
     uvec bits = (uvec)x;
     uvec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     ivec is_nan = x != x;
@@ -155,6 +173,12 @@ INLINE void store_upto(void *to, size_t i, size_t end, vec x, int bf16) {
 
 /* Sums and maxima of one vector in one fixed order: halves are folded onto each other. */
 INLINE float sum_of(vec x) {
+#if defined(__AVX512F__)
+    __m256 eight = _mm256_add_ps(_mm512_castps512_ps256((__m512)x), _mm512_extractf32x8_ps((__m512)x, 1));
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return four[0] + four[1];
+#endif
     float lane[WIDTH];
     memcpy(lane, &x, sizeof x);
     UNROLL for (int width = WIDTH / 2; width; width /= 2)
@@ -163,6 +187,9 @@ INLINE float sum_of(vec x) {
 }
 
 INLINE float max_of(vec x) {
+#if defined(__AVX512F__)
+    if (!_mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q)) return _mm512_reduce_max_ps((__m512)x);
+#endif
     float lane[WIDTH];
     memcpy(lane, &x, sizeof x);
     UNROLL for (int width = WIDTH / 2; width; width /= 2)
@@ -195,6 +222,24 @@ INLINE vec exp_of(vec x) {
     vec rest = (vec)((exponent - half + 127) << 23);
     vec result = series * power * rest;
     return choose(too_low, all(0.0f), choose(too_high, all(__builtin_inff()), result));
+}
+
+/* e^x for x <= 0, within 3 units in the last place; 0 below -87.3 (so for -inf). Cheaper than exp_of: no overflow. */
+INLINE vec exp_below_0(vec x) {
+    const float to_integer = 12582912.0f;
+    ivec too_low = x < all(-87.3f);
+    vec n = x * 1.44269504f + to_integer;
+    vec power = (vec)(((ivec)n << 23) + (ivec)all(1.0f)); /* the shift leaves n alone of its 24 bits */
+    n -= to_integer;
+    vec r = x - n * 0.693145752f;
+    r -= n * 1.42860677e-6f;
+    vec series = r * (1.0f / 720) + (1.0f / 120);
+    series = series * r + (1.0f / 24);
+    series = series * r + (1.0f / 6);
+    series = series * r + 0.5f;
+    series = series * r + 1.0f;
+    series = series * r + 1.0f;
+    return (vec)((ivec)(series * power) & ~too_low);
 }
 
 #endif

@@ -1,0 +1,179 @@
+/* Decoder layers of the Llama family in bfloat16, several in one call.
+ *
+ * One parallel region goes through all phases of all layers: products, rotary embedding with the cache write, attention,
+ * norms and activation. Threads meet between phases, share each phase's tasks by a counter, and beside the last task
+ * of a product fetch the weights of the next. Each number is computed by the same code as the single operations use,
+ * so that results are bit-equal to theirs. */
+
+#include <omp.h>
+
+#include "attention.h"
+#include "product.h"
+#include "rows.h"
+
+#define PHASES 8 /* of a layer */
+#define ROWS_OF_A_TASK BLOCK /* of norms, activation and rotary embedding: two threads seldom write into one block */
+
+/* A model's sizes, and where positions are looked up. */
+struct decoder {
+    int64_t hidden, heads, kv_heads, dim, inner, max_len, num_blocks;
+    const float *cos, *sin;
+    float eps, scale;
+};
+
+/* Packed weights and biases or NULL; norms; this layer's blocks. */
+struct layer {
+    const uint16_t *input_norm, *qkv, *qkv_bias, *q_norm, *k_norm, *output, *output_bias, *mlp_norm, *gate_up,
+        *gate_up_bias, *down, *down_bias;
+    uint16_t *k_cache, *v_cache;
+};
+
+/* A batch and its numbers between phases. `hidden` holds the normalized input of the first layer, and in the end what
+ * the last layer adds to `residual`. */
+struct step {
+    int64_t rows, num_seqs, table_width;
+    const int64_t *positions, *slots;
+    const int32_t *tables, *query_starts, *context_lens;
+    float *residual; /* [rows, hidden] */
+    uint16_t *hidden, *qkv, *query, *mixed, *gate_up, *active;
+};
+
+struct work {
+    const struct decoder *model;
+    const struct layer *layer, *next; /* next: NULL after the model's last layer */
+    const struct step *step;
+    const struct agenda *agenda;
+    size_t thread, num_threads;
+};
+
+/* The first task of a product that will be this thread's. */
+INLINE struct ahead first_weights(const struct work *work, const struct product *product) {
+    const struct cut cut = cut_product(product);
+    return weights_of(product, &cut, work->thread);
+}
+
+INLINE struct product product_of(const struct work *work, void *out, const uint16_t *x, const uint16_t *weight,
+                                 const uint16_t *bias, size_t outputs, size_t size) {
+    return (struct product){out, x, weight, bias, (size_t)work->step->rows, outputs, size};
+}
+
+INLINE struct product qkv_product(const struct work *work, const struct layer *layer) {
+    const struct decoder *m = work->model;
+    return product_of(work, work->step->qkv, work->step->hidden, layer->qkv, layer->qkv_bias,
+                      (size_t)((m->heads + 2 * m->kv_heads) * m->dim), (size_t)m->hidden);
+}
+
+INLINE struct product output_product(const struct work *work) {
+    return product_of(work, work->step->hidden, work->step->mixed, work->layer->output, work->layer->output_bias,
+                      (size_t)work->model->hidden, (size_t)(work->model->heads * work->model->dim));
+}
+
+INLINE struct product gate_up_product(const struct work *work) {
+    return product_of(work, work->step->gate_up, work->step->hidden, work->layer->gate_up, work->layer->gate_up_bias,
+                      (size_t)work->model->inner * 2, (size_t)work->model->hidden);
+}
+
+INLINE struct product down_product(const struct work *work) {
+    return product_of(work, work->step->hidden, work->step->active, work->layer->down, work->layer->down_bias,
+                      (size_t)work->model->hidden, (size_t)work->model->inner);
+}
+
+INLINE struct attention attention_of(const struct decoder *m, const struct layer *layer, const struct step *s) {
+    return (struct attention){s->mixed, s->query, layer->k_cache, layer->v_cache, s->tables, s->query_starts,
+                              s->context_lens, (size_t)s->rows, (size_t)s->num_seqs, (size_t)s->table_width,
+                              (size_t)m->heads, (size_t)m->kv_heads, (size_t)m->dim, (size_t)m->num_blocks, m->scale};
+}
+
+INLINE struct rope rope_of(const struct decoder *m, const struct layer *layer, const struct step *s) {
+    return (struct rope){s->query, layer->k_cache, layer->v_cache, s->qkv, layer->q_norm, layer->k_norm, s->positions,
+                         s->slots, m->cos, m->sin, (size_t)m->heads, (size_t)m->kv_heads, (size_t)m->dim, m->eps};
+}
+
+enum row_kind { ROPE, NORM, SILU };
+
+/* One thread's part of an operation on all rows. `norm` is the weight of a norm. */
+INLINE void each_row(const struct work *work, enum row_kind kind, const uint16_t *norm, atomic_size_t *counter) {
+    const size_t rows = (size_t)work->step->rows, hidden = (size_t)work->model->hidden;
+    const size_t inner = (size_t)work->model->inner;
+    const size_t even = (rows + work->num_threads - 1) / work->num_threads;
+    const size_t many = even < ROWS_OF_A_TASK ? even : ROWS_OF_A_TASK;
+    const struct rope rope = rope_of(work->model, work->layer, work->step);
+    for (size_t task = work->thread; task * many < rows; task = atomic_fetch_add(counter, 1))
+        for (size_t row = task * many; row < at_most((task + 1) * many, rows); row++) {
+            uint16_t *x = work->step->hidden + row * hidden;
+            if (kind == ROPE) rope_row(&rope, row, 1);
+            if (kind == NORM) norm_row(x, x, work->step->residual + row * hidden, norm, hidden, work->model->eps, 1);
+            if (kind == SILU) silu_row(work->step->active + row * inner, work->step->gate_up + row * 2 * inner, inner, 1);
+        }
+}
+
+INLINE void attend_all(const struct work *work, atomic_size_t *counter) {
+    const struct attention job = attention_of(work->model, work->layer, work->step);
+    for (size_t task = work->thread; task < work->agenda->num_tasks; task = atomic_fetch_add(counter, 1))
+        attend_task(&job, work->agenda, task, 1);
+}
+
+#define MEET _Pragma("omp barrier")
+
+/* One layer, from the normalized input to what it adds to the residual; then the next layer's norm. */
+INLINE void run_layer(const struct work *work, atomic_size_t *counters) {
+    const struct ahead nothing = {0};
+    const struct product qkv = qkv_product(work, work->layer), output = output_product(work);
+    const struct product gate_up = gate_up_product(work), down = down_product(work);
+    multiply_shared(&qkv, work->thread, &counters[0], nothing, 1);
+    MEET
+    each_row(work, ROPE, NULL, &counters[1]);
+    MEET
+    attend_all(work, &counters[2]);
+    MEET
+    multiply_shared(&output, work->thread, &counters[3], first_weights(work, &gate_up), 1);
+    MEET
+    each_row(work, NORM, work->layer->mlp_norm, &counters[4]);
+    MEET
+    multiply_shared(&gate_up, work->thread, &counters[5], first_weights(work, &down), 1);
+    MEET
+    each_row(work, SILU, NULL, &counters[6]);
+    MEET
+    struct ahead after = nothing;
+    if (work->next) {
+        const struct product next = qkv_product(work, work->next);
+        after = first_weights(work, &next);
+    }
+    multiply_shared(&down, work->thread, &counters[7], after, 1);
+    MEET
+    if (!work->next) return;
+    atomic_size_t *last = &counters[PHASES];
+    each_row(work, NORM, work->next->input_norm, last);
+    MEET
+}
+
+/* Layers `first` to `end` of `num_layers`. Returns 0; 1 if a position, slot, length or block lies outside its table;
+ * 2 if there is no memory. Then nothing is written. */
+API int kvferry_decoder_layers(const struct decoder *model, const struct layer *layers, int64_t first, int64_t end,
+                               int64_t num_layers, const struct step *step) {
+    const struct attention attention = attention_of(model, layers, step);
+    const struct rope rope = rope_of(model, layers, step);
+    if (!rope_in_range(&rope, (size_t)step->rows, (size_t)model->max_len, (size_t)model->num_blocks)) return 1;
+    struct agenda agenda = {0};
+    int failed = plan_attention(&attention, &agenda, (size_t)omp_get_max_threads());
+    const size_t num_counters = (size_t)(end - first) * (PHASES + 1);
+    atomic_size_t *counters = failed ? NULL : malloc(num_counters * sizeof *counters);
+    if (!failed && !counters) failed = 2;
+    if (!failed) {
+#pragma omp parallel
+        {
+            struct work work = {.model = model, .step = step, .agenda = &agenda,
+                                .thread = (size_t)omp_get_thread_num(), .num_threads = (size_t)omp_get_num_threads()};
+#pragma omp for
+            for (size_t i = 0; i < num_counters; i++) atomic_init(&counters[i], work.num_threads);
+            for (int64_t i = first; i < end; i++) {
+                work.layer = &layers[i];
+                work.next = i + 1 < num_layers ? &layers[i + 1] : NULL;
+                run_layer(&work, counters + (i - first) * (PHASES + 1));
+            }
+        }
+    }
+    free(counters);
+    drop_agenda(&agenda);
+    return failed;
+}

@@ -1,0 +1,168 @@
+"""Decoder layers of the Llama family in one compiled call: ops' operations in one parallel region, bit for bit.
+
+Only for bfloat16 with weights packed by ``ops.pack_linear``. What each operation does stands in ops.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvferry_kernels import ops
+from kvferry_kernels.native import Kernels
+
+INT64, FLOAT, POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSizes:
+    """Sizes of a model, and its tables of rotary angles: ``cos``, ``sin`` float32 ``[max_len, head_dim / 2]``."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    dim: int
+    inner: int
+    cos: Tensor
+    sin: Tensor
+    eps: float
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """One layer's weights in bfloat16: norms and biases as they are or None, matrices packed."""
+
+    input_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    output: Tensor
+    output_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderBatch:
+    """Tokens to compute, as ``ops.rope_and_cache`` and ``ops.paged_attention`` take them."""
+
+    positions: Tensor
+    slots: Tensor
+    block_tables: Tensor
+    query_starts: Tensor
+    context_lens: Tensor
+
+
+class _Model(ctypes.Structure):
+    _fields_ = [(name, INT64) for name in ("hidden", "heads", "kv_heads", "dim", "inner", "max_len", "num_blocks")]
+    _fields_ += [("cos", POINTER), ("sin", POINTER), ("eps", FLOAT), ("scale", FLOAT)]
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [(name, POINTER) for name in (*DecoderLayer.__slots__, "k_cache", "v_cache")]
+
+
+class _Step(ctypes.Structure):
+    _fields_ = [(name, INT64) for name in ("rows", "num_seqs", "table_width")]
+    _fields_ += [
+        (name, POINTER)
+        for name in (
+            "positions", "slots", "block_tables", "query_starts", "context_lens",
+            "residual", "hidden", "qkv", "query", "mixed", "gate_up", "active",
+        )
+    ]  # fmt: skip
+
+
+class Decoder:
+    """A model's layers, ready to run over one cache."""
+
+    def __init__(
+        self,
+        sizes: DecoderSizes,
+        layers: Sequence[DecoderLayer],
+        caches: Sequence[tuple[Tensor, Tensor]],
+        kernels: Kernels | None = None,
+    ) -> None:
+        """``caches`` are each layer's K and V in pairs, as in ops.py. Tensors are kept, not copied."""
+        kernels = kernels or ops.KERNELS
+        if kernels is None:
+            raise ValueError("no compiled kernels")
+        self.num_layers = len(layers)
+        self._sizes = sizes
+        self._run = kernels.library.kvferry_decoder_layers
+        self._kept = (layers, caches)
+        self._model = _Model(
+            sizes.hidden, sizes.heads, sizes.kv_heads, sizes.dim, sizes.inner,
+            sizes.cos.shape[0], caches[0][0].shape[0],
+            sizes.cos.data_ptr(), sizes.sin.data_ptr(), sizes.eps, sizes.scale,
+        )  # fmt: skip
+        self._layers = (_Layer * len(layers))(
+            *(_layer(layer, cache) for layer, cache in zip(layers, caches, strict=True)),
+        )
+
+    def begin(self, batch: DecoderBatch, hidden: Tensor, residual: Tensor) -> DecoderRun:
+        """Prepare a batch.
+
+        ``hidden``: bfloat16 ``[num_tokens, hidden]``, what the first layer's norm gives of the embedding; it
+        is computed on in place. ``residual``: float32 of that shape, the embedding.
+        """
+        return DecoderRun(self, batch, hidden, residual)
+
+    def run(self, first: int, end: int, step: _Step) -> None:
+        """Compute layers ``first`` to ``end`` of a prepared batch."""
+        failed = self._run(
+            ctypes.addressof(self._model), ctypes.addressof(self._layers), first, end, self.num_layers,
+            ctypes.addressof(step),
+        )  # fmt: skip
+        if failed == 1:
+            raise IndexError("a position, slot, context length or block lies outside its table")
+        if failed:
+            raise MemoryError("no memory for the decoder's task lists")
+
+    def buffers(self, num_tokens: int) -> list[Tensor]:
+        """What a step keeps between phases: qkv, query, mixed, gate_up, active."""
+        sizes = self._sizes
+        queries, inner = sizes.heads * sizes.dim, sizes.inner
+        widths = (queries + 2 * sizes.kv_heads * sizes.dim, queries, queries, 2 * inner, inner)
+        return [torch.empty(num_tokens, width, dtype=torch.bfloat16) for width in widths]
+
+
+class DecoderRun:
+    """One batch on its way through the layers."""
+
+    def __init__(self, decoder: Decoder, batch: DecoderBatch, hidden: Tensor, residual: Tensor) -> None:
+        """Made by ``Decoder.begin``."""
+        inputs = (batch.positions, batch.slots, batch.block_tables, batch.query_starts, batch.context_lens)
+        self._decoder = decoder
+        self._kept = (*inputs, residual, hidden, *decoder.buffers(len(hidden)))
+        self._step = _Step(
+            len(hidden), len(batch.context_lens), batch.block_tables.shape[1], *(t.data_ptr() for t in self._kept)
+        )
+
+    def layers(self, first: int, end: int) -> None:
+        """Compute layers ``first`` to ``end``, in order.
+
+        After the last one ``hidden`` is what that layer adds to ``residual``, and isn't added yet. IndexError
+        for a position, slot, length or block outside its table; then nothing was written.
+        """
+        self._decoder.run(first, end, self._step)
+
+
+def fits(hidden: int, inner: int, heads: int, kv_heads: int, dim: int) -> bool:
+    """Whether the compiled layers take these sizes, on this machine, and are the fastest way."""
+    heads_fit = dim % ops.HEAD_DIM_STEP == 0 and dim <= ops.MAX_HEAD_DIM and heads <= ops.MAX_GROUP * kv_heads
+    return heads_fit and hidden % 2 == 0 and inner % 2 == 0 and ops.has_fast_linear("cpu")
+
+
+def _layer(layer: DecoderLayer, cache: tuple[Tensor, Tensor]) -> _Layer:
+    tensors = [getattr(layer, name) for name in DecoderLayer.__slots__]
+    return _Layer(*(None if t is None else t.data_ptr() for t in (*tensors, *cache)))
