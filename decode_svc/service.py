@@ -109,9 +109,9 @@ class DecodeWorker(Worker):
 
     async def attach(self) -> None:
         """Receive contents from the link."""
-        await self.parts.link.receive(self.parts.postbox.me.id, self.piece)
+        await self.parts.link.receive(self.parts.postbox.me, self.piece)
 
-    def piece(self, frame: bytes) -> None:
+    def piece(self, frame: memoryview) -> None:
         """A frame from the link; one of no open transfer is dropped."""
         try:
             piece = unpack_header(frame)

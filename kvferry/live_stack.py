@@ -115,7 +115,12 @@ class LiveStack:
         nats_url, redis_url = stack.up.nats_url, stack.up.redis_url
         nats = dict.fromkeys(ROLES, nats_url) if nats_url else (await self._start_broker(nats_broker)).urls
         redis = dict.fromkeys(ROLES, redis_url) if redis_url else (await self._start_broker(valkey_broker)).urls
-        worker = replace(stack.worker, cores_file=stack.worker.cores_file or str(self._folder / "cores"))
+        given = stack.worker
+        worker = replace(
+            given,
+            cores_file=given.cores_file or str(self._folder / "cores"),
+            shm_dir=given.shm_dir or str(self._folder / "link"),
+        )
         return replace(stack, worker=worker, brokers=broker_access(stack, nats, redis))
 
     async def _start_broker(self, configure: Callable[[Path], Broker]) -> Broker:

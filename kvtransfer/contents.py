@@ -8,7 +8,11 @@ import numpy as np
 
 from engine.layout import KVLayout
 from engine.pool_memory import LayerBytes, PoolMemory
+from kvtransfer.link import Buffer
 from kvtransfer.pieces import PieceError, PieceRange
+
+MAX_RUNS = 8
+"""Runs of blocks of one piece that are named one by one; more are gathered in one copy."""
 
 
 class PoolContents:
@@ -19,10 +23,16 @@ class PoolContents:
         self.layout: KVLayout = pool.layout
         self._layers: list[list[LayerBytes]] = [pool.layers(i) for i in range(len(pool.layout.groups))]
 
-    def read(self, where: PieceRange, table: Sequence[int]) -> bytes:
-        """K of the range's blocks and heads, then V. ``table`` is the branch's own blocks."""
+    def read(self, where: PieceRange, table: Sequence[int]) -> list[Buffer]:
+        """K of the range's blocks and heads, then V, as stretches. ``table`` is the branch's own blocks.
+
+        Nothing is copied as long as blocks are whole: they are the pool's own bytes, to be read before it changes.
+        """
         layer, blocks, heads = self._place(where, table)
-        return layer.k[blocks, heads].tobytes() + layer.v[blocks, heads].tobytes()
+        runs = _runs(blocks)
+        if len(runs) > MAX_RUNS:
+            return [half[blocks, heads].data for half in (layer.k, layer.v)]
+        return [np.ascontiguousarray(half[run, heads]).data for half in (layer.k, layer.v) for run in runs]
 
     def write(self, where: PieceRange, table: Sequence[int], data: memoryview) -> None:
         """The counterpart of ``read``. Raises ``PieceError`` when the range or its size doesn't fit the table."""
@@ -31,8 +41,10 @@ class PoolContents:
             raise PieceError(f"{len(data)} bytes for a range of {where.num_bytes(self.layout)}")
         shape = (where.num_blocks, where.num_heads, layer.k.shape[2])
         half = len(data) // 2
-        layer.k[blocks, heads] = np.frombuffer(data[:half], np.uint8).reshape(shape)
-        layer.v[blocks, heads] = np.frombuffer(data[half:], np.uint8).reshape(shape)
+        runs = _runs(blocks)
+        place = runs[0] if len(runs) == 1 else blocks
+        layer.k[place, heads] = np.frombuffer(data[:half], np.uint8).reshape(shape)
+        layer.v[place, heads] = np.frombuffer(data[half:], np.uint8).reshape(shape)
 
     def check(self, where: PieceRange, table: Sequence[int]) -> None:
         """Raises ``PieceError`` unless the range lies inside the layout and the table."""
@@ -49,11 +61,14 @@ class PoolContents:
         if not ok:
             raise PieceError(f"{where} is out of range")
 
-    def _place(self, where: PieceRange, table: Sequence[int]) -> tuple[LayerBytes, list[int] | slice, slice]:
+    def _place(self, where: PieceRange, table: Sequence[int]) -> tuple[LayerBytes, list[int], slice]:
         self.check(where, table)
-        blocks: list[int] | slice = list(table[where.first_block : where.first_block + where.num_blocks])
-        first, count = int(table[where.first_block]), where.num_blocks
-        if blocks == list(range(first, first + count)):
-            blocks = slice(first, first + count)
+        blocks = list(table[where.first_block : where.first_block + where.num_blocks])
         heads = slice(where.first_head, where.first_head + where.num_heads)
         return self._layers[where.group][where.layer], blocks, heads
+
+
+def _runs(blocks: Sequence[int]) -> list[slice]:
+    """Stretches of blocks that follow each other in the pool."""
+    starts = [i for i in range(len(blocks)) if not i or blocks[i] != blocks[i - 1] + 1]
+    return [slice(blocks[i], blocks[j - 1] + 1) for i, j in zip(starts, [*starts[1:], len(blocks)], strict=True)]

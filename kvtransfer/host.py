@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from engine.child import ChildPort, EngineStartError, start_engine
 from engine.config import AUTO_LEN, EngineConfig
+from kvtransfer.choose_link import LinkError, choose_link
 from kvtransfer.ledger import ledger
-from kvtransfer.link import BusLink
 from kvtransfer.node import WorkerNode, capacity, worker_metrics
 from kvtransfer.worker import Worker, WorkerParts
 from protocol.messages import Peer
@@ -22,6 +22,7 @@ from runtime.tasks import leave_within, run_service
 from runtime.worker_settings import WorkerSettings
 
 ENGINE_DIED = 1
+BAD_SETTINGS = 2
 DRAIN_CHECK_S = 0.05
 GIVE_BACK_S = 2.0
 """What isn't finished this long before the end of draining is given back, so that its gateway hears of it."""
@@ -103,7 +104,14 @@ async def _on_the_bus(
 
     url, tls = settings.nats_url, settings.nats_tls
     bus = await connect_bus(url, name=me.id, tls=tls, on_wait=waiting)
-    link = BusLink(await connect_bus(url, name=f"{me.id}-contents", tls=tls, on_wait=waiting))
+    contents = await connect_bus(url, name=f"{me.id}-contents", tls=tls, on_wait=waiting)
+    try:
+        link = choose_link(settings, me, contents)
+    except LinkError as error:
+        log.error("no_link", reason=str(error))
+        await contents.close()
+        await bus.close()
+        return BAD_SETTINGS
     node = WorkerNode(role, settings, engine, bus, link, me)
     try:
         return await _run(node, make(node.parts, settings), stop)

@@ -6,7 +6,10 @@ from kvtransfer.worker import Worker
 
 
 def ledger(worker: Worker) -> dict[str, object]:
-    """What ``/debug/ledger`` answers; ages are in seconds. ``free + cached + held == total`` at all times."""
+    """What ``/debug/ledger`` answers; ages are in seconds. ``free + cached + held == total`` at all times.
+
+    ``link``: how contents travel, and which workers share memory with this one just now.
+    """
     ages = worker.holds.ages_s()
     holds = [
         {
@@ -27,4 +30,6 @@ def ledger(worker: Worker) -> dict[str, object]:
         "held": load.held_blocks,
         "reserved": load.reserved_blocks,
     }
-    return {"worker": worker.parts.postbox.me.id, "pool": pool, "holds": holds}
+    link = worker.parts.link
+    links = {"name": link.name, "sharing": list(link.sharing)}
+    return {"worker": worker.parts.postbox.me.id, "pool": pool, "holds": holds, "link": links}

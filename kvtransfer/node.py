@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 
 from engine.capacity import Capacity
 from engine.port import EnginePort, Started
@@ -40,6 +41,7 @@ class WorkerNode:
         self.engine = engine
         self.postbox = Postbox(bus, me)
         self.roster = Roster(self.postbox)
+        self.roster.on_lost(link.lost)
         self.link = link
         self.state = "starting"
         self.status_url = ""
@@ -107,4 +109,25 @@ def worker_metrics(node: WorkerNode, worker: Worker) -> Metrics:
         metrics.watch(name, text, lambda name=name: float(getattr(worker.load, name)))  # type: ignore[misc]
     metrics.watch("held_attempts", "attempts held here", lambda: float(len(worker.held)))
     metrics.watch("content_bytes_moved", "content bytes of finished transfers", lambda: float(worker.bytes_moved))
+    _watch_link(metrics, node.link)
     return metrics
+
+
+def _watch_link(metrics: Metrics, link: Link) -> None:
+    """What each way of contents has moved, and why the better one wasn't taken."""
+    sent = metrics.gauge("link_sent_bytes", "frames of contents sent, since start", ["link"])
+    received = metrics.gauge("link_received_bytes", "frames of contents received, since start", ["link"])
+    for name in link.counters:
+        sent.labels(name).set_function(partial(_moved, link, name, "sent_bytes"))
+        received.labels(name).set_function(partial(_moved, link, name, "received_bytes"))
+    fallbacks = metrics.gauge("link_fallbacks", "frames that didn't go by shared memory, since start", ["reason"])
+    for reason in link.fallbacks:
+        fallbacks.labels(reason).set_function(partial(_fell_back, link, reason))
+
+
+def _moved(link: Link, name: str, counter: str) -> float:
+    return float(getattr(link.counters[name], counter))
+
+
+def _fell_back(link: Link, reason: str) -> float:
+    return float(link.fallbacks[reason])

@@ -7,12 +7,13 @@ with what both ends know of the transfer, so that right bytes in the wrong place
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import xxhash
 
 from engine.layout import KVLayout
+from kvtransfer.link import Buffer, Frame
 
 PIECE_VERSION = 1
 TARGET_PIECE_BYTES = 512 << 10
@@ -88,8 +89,8 @@ def binding(request_id: str, attempt: int, sender_epoch: str, receiver_epoch: st
     return text.encode()
 
 
-def pack_piece(piece: Piece, bound: bytes, data: bytes) -> tuple[bytes, bytes]:
-    """The frame of a piece, and its digest."""
+def pack_piece(piece: Piece, bound: bytes, data: Sequence[Buffer]) -> tuple[Frame, bytes]:
+    """The frame of a piece, and its digest. ``data`` isn't copied."""
     r = piece.range
     header = _HEADER.pack(
         PIECE_VERSION,
@@ -105,10 +106,10 @@ def pack_piece(piece: Piece, bound: bytes, data: bytes) -> tuple[bytes, bytes]:
         r.num_blocks,
     )
     digest = _digest(header, bound, data)
-    return header + digest + data, digest
+    return [header, digest, *data], digest
 
 
-def unpack_header(frame: bytes) -> Piece:
+def unpack_header(frame: bytes | memoryview) -> Piece:
     """The header of a frame, not verified yet. Raises ``PieceError``."""
     if len(frame) < HEADER_BYTES or frame[0] != PIECE_VERSION:
         raise PieceError(f"frame of {len(frame)} bytes is no piece of version {PIECE_VERSION}")
@@ -120,11 +121,11 @@ def unpack_header(frame: bytes) -> Piece:
     return Piece(transfer_id, index, offset, PieceRange(*numbers))
 
 
-def verified_data(frame: bytes, bound: bytes) -> tuple[memoryview, bytes]:
+def verified_data(frame: bytes | memoryview, bound: bytes) -> tuple[memoryview, bytes]:
     """The bytes of a frame whose digest is right, and the digest. Raises ``PieceError``."""
     data = memoryview(frame)[HEADER_BYTES:]
-    header, digest = frame[: _HEADER.size], frame[_HEADER.size : HEADER_BYTES]
-    if _digest(header, bound, data) != digest:
+    header, digest = frame[: _HEADER.size], bytes(frame[_HEADER.size : HEADER_BYTES])
+    if _digest(header, bound, [data]) != digest:
         raise PieceError("digest is wrong")
     return data, digest
 
@@ -134,8 +135,9 @@ def contents_digest(digests: list[bytes]) -> bytes:
     return xxhash.xxh3_64(b"".join(digests)).digest()
 
 
-def _digest(header: bytes, bound: bytes, data: bytes | memoryview) -> bytes:
+def _digest(header: Buffer, bound: bytes, data: Sequence[Buffer]) -> bytes:
     state = xxhash.xxh3_64(header)
     state.update(bound)
-    state.update(data)
+    for stretch in data:
+        state.update(stretch)
     return state.digest()

@@ -26,8 +26,8 @@ from runtime.postbox import Postbox
 FIRST_RECEIPT_S = 0.1
 LONGEST_RECEIPT_S = 1.0
 """While a transfer is open and nothing comes, the receipt is repeated: 100 ms, doubling to 1 s."""
-RECEIPT_BYTES = 1 << 20
-"""A receipt at least every so many landed bytes: a quarter of a transfer's credit while there is enough for all."""
+RECEIPT_BYTES = 2 << 20
+"""A receipt at least every so many landed bytes: half of a transfer's credit while there is enough for all."""
 MAX_MISSING = 256
 """Missing pieces named in one receipt; the rest are named in the next."""
 MAX_PIECES = 1 << 22
@@ -82,7 +82,7 @@ class Receiver:
         cached = self._granted.num_cached_tokens
         return Grant(request_id, attempt, self.transfer_id, cached, self._credit, TARGET_PIECE_BYTES)
 
-    def land(self, frame: bytes, piece: Piece) -> None:
+    def land(self, frame: memoryview, piece: Piece) -> None:
         """Verify one frame of this transfer and write its bytes. A damaged one counts as missing."""
         if self.state not in (State.GRANTED, State.SENDING):
             return
@@ -123,7 +123,7 @@ class Receiver:
         self.state = state
         self._stop()
 
-    def _write(self, frame: bytes, piece: Piece) -> None:
+    def _write(self, frame: memoryview, piece: Piece) -> None:
         if piece.index in self._digests or piece.index >= MAX_PIECES:
             return
         if piece.range.branch >= len(self._tables):

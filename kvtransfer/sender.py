@@ -101,7 +101,14 @@ class Sender:
         me = parts.postbox.me
         self._bound = binding(*self.key, me.epoch, to.epoch, self._layout)
         self._pump_task: asyncio.Task[None] | None = None
+        self._links: set[str] = set()
+        parts.link.offer(to)
         self._repeat("grant", question)
+
+    @property
+    def link(self) -> str:
+        """Names of the links that pieces have gone by."""
+        return "+".join(sorted(self._links)) or "none"
 
     @property
     def bytes_shipped(self) -> int:
@@ -188,14 +195,24 @@ class Sender:
             self._pump_task = self._loop.create_task(self._pump())
 
     async def _pump(self) -> None:
-        """Send what credit allows, one piece between two looks at the loop; at the end the record."""
+        """Send what credit allows, with a look at the loop after each burst; at the end the record."""
         if self.state is State.GRANTED:
             self.state = State.SENDING
-        while self.state not in _ENDS and (index := self._next_index()) is not None:
-            self._send_piece(index)
-            await self._parts.link.drain()
+        while self._send_burst():
+            await self._parts.link.drain(self.to)
         if self.state is State.SENDING and self._progress.next_send == len(self._progress.pieces):
             self._send_record()
+
+    def _send_burst(self) -> bool:
+        """Send as much as goes between two looks at the loop, a piece at the least; whether there was any."""
+        num_bytes = num_pieces = 0
+        while self.state not in _ENDS and (index := self._next_index()) is not None:
+            self._send_piece(index)
+            num_bytes += self._progress.pieces[index].num_bytes
+            num_pieces += 1
+            if num_bytes >= self._parts.link.burst_bytes:
+                break
+        return num_pieces > 0
 
     def _next_index(self) -> int | None:
         progress = self._progress
@@ -223,7 +240,7 @@ class Sender:
         planned.num_sends += 1
         planned.sent_at = self._loop.time()
         progress.next_send = max(progress.next_send, index + 1)
-        self._parts.link.send(self.to.id, frame)
+        self._links.add(self._parts.link.send(self.to, frame))
 
     def _send_record(self) -> None:
         if self._record is None or self._grant is None:

@@ -167,8 +167,9 @@ class PrefillWorker(Worker):
         if job is None:
             return
         if state is State.ADOPTED and job.sender is not None:
-            self.bytes_moved += job.sender.bytes_shipped
-            log.info("handover_adopted", request_id=key[0], attempt=key[1], num_bytes=job.sender.bytes_shipped)
+            num_bytes, link = job.sender.bytes_shipped, job.sender.link
+            self.bytes_moved += num_bytes
+            log.info("handover_adopted", request_id=key[0], attempt=key[1], num_bytes=num_bytes, link=link)
             self.end(key, keep_events=True)
         elif state in (State.FAILED, State.REFUSED):
             self.fail(key, code, message, "transfer")

@@ -18,6 +18,7 @@ DTYPE_ALIASES = {
     "float": "float32",
 }
 DEVICES = ("auto", "cpu", "cuda")
+AUTO_LINK, BUS_LINK, SHM_LINK = LINKS = ("auto", "nats", "shm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +113,27 @@ class WorkerSettings(ServiceSettings):
         "file in memory that all workers of a host share: each says there whether it has work, and takes the cores "
         "that others leave. `up` makes one",
         metavar="FILE",
+    )
+    kv_link: str = setting(
+        units.one_of(*LINKS),
+        AUTO_LINK,
+        "how block contents travel: auto (shared memory between workers that prove to share it, else NATS), nats, or "
+        "shm (shared memory alone: other pairs fail). NATS costs several times the CPU",
+        metavar="LINK",
+    )
+    shm_dir: str = setting(
+        units.text,
+        "",
+        "private directory in which the workers of a host find each other to share memory; without it contents go "
+        "by NATS. `up` makes one",
+        metavar="DIR",
+    )
+    shm_segment_bytes: int = setting(
+        units.num_bytes,
+        64 << 20,
+        "most memory that this worker shares with others for contents on their way; what finds no room goes by NATS. "
+        "Raising it costs that memory when several decode workers are slow",
+        metavar="SIZE",
     )
     local_prefill_tokens: int = setting(
         units.integer(NO_LIMIT, 1 << 24),

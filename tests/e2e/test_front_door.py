@@ -79,6 +79,24 @@ def test_prompts_are_computed_on_prefill_and_shipped_whole(split: Up) -> None:
         assert answer["usage"]["completion_tokens"] == 8 * n
 
 
+def test_workers_of_one_up_share_memory_and_send_nothing_by_the_bus(split: Up) -> None:
+    body = {"model": model_of(split), "prompt": LONG, "max_tokens": 4, "cache_salt": "first"}
+    httpx.post(f"{split.base_url}/v1/completions", json=body, timeout=60).raise_for_status()
+    until(lambda: split.ledger("prefill-1")["link"]["sharing"] == ["decode-1"], 10, "memory shared")
+    split.idle(10)
+    names = {link: f'link_sent_bytes{{link="{link}"}}' for link in ("shm", "nats")}
+    before = {link: split.metric("prefill-1", name) for link, name in names.items()}
+    again = {**body, "cache_salt": "again"}
+    httpx.post(f"{split.base_url}/v1/completions", json=again, timeout=60).raise_for_status()
+    split.idle(10)
+    sent = {link: split.metric("prefill-1", name) - before[link] for link, name in names.items()}
+    assert sent["shm"] > 0
+    assert sent["nats"] == 0
+    assert split.metric("decode-1", 'link_received_bytes{link="shm"}') >= sent["shm"]
+    assert split.ledger("prefill-1")["link"] == {"name": "auto", "sharing": ["decode-1"]}
+    assert any("handover_adopted" in line and line.rstrip().endswith("link=shm") for line in split.lines)
+
+
 def test_thirty_two_streams_at_once_finish_and_leave_nothing(split: Up) -> None:
     model = model_of(split)
 
@@ -176,6 +194,7 @@ def test_health_names_the_paths(split: Up) -> None:
     assert "split" in health.json()["paths"]
 
 
+@pytest.mark.long  # `make test` has it in tests/kvferry/test_up.py
 def test_a_decode_worker_that_is_killed_comes_back(model_dir: object) -> None:
     up = Up("--kv-cache-memory-bytes", "64MiB").ready()
     try:

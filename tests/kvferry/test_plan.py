@@ -78,6 +78,7 @@ def test_a_gpu_of_24_gb_holds_llama_8b_as_worked_out_by_hand(plan: Told, llama_8
     assert handover["seconds"]["10 Gbit/s network"] == pytest.approx(0.1057, rel=0.01)
     assert handover["seconds_today"]["10 Gbit/s network"] == handover["seconds_today"]["NATS on loopback"]
     assert handover["seconds_today"]["1 Gbit/s network"] == handover["seconds"]["1 Gbit/s network"]
+    assert handover["seconds_today"]["memory of one host"] == handover["seconds"]["memory of one host"]
     assert handover["seconds_today"]["NVLink 4"] is None
 
 
@@ -240,6 +241,7 @@ def test_a_damaged_gguf_header_is_one_clear_line(tmp_path: Path, content: bytes,
 def test_links_have_the_speeds_of_their_standards() -> None:
     rates = {link.name: link.bytes_per_s / 1e9 for link in LINKS}
     assert rates["NATS on loopback"] == 0.5
+    assert rates["memory of one host"] == 1
     assert [rates[f"{n} Gbit/s network"] for n in (1, 10, 25, 100, 200)] == [0.125, 1.25, 3.125, 12.5, 25.0]
     assert rates["PCIe 4.0 x16"] == pytest.approx(31.5, rel=0.001)
     assert rates["PCIe 5.0 x16"] == pytest.approx(63.0, rel=0.001)

@@ -74,7 +74,7 @@ def test_contents_come_out_of_one_pool_and_into_other_blocks_of_another() -> Non
     source, target = (4, 1, 5), (8, 0, 3)
     for where in plan_ranges(LAYOUT, 0, 0, 3, 3000):
         data = PoolContents(here).read(where, source)
-        PoolContents(there).write(where, target, memoryview(data))
+        PoolContents(there).write(where, target, memoryview(b"".join(data)))
     for mine, yours in zip(source, target, strict=True):
         for a, b in zip(here.layers(0), there.layers(0), strict=True):
             assert (a.k[mine] == b.k[yours]).all()
@@ -108,7 +108,8 @@ def read(frame: bytes) -> tuple[Piece, memoryview]:
 
 
 def test_a_piece_comes_back_with_its_header_and_bytes() -> None:
-    frame, digest = pack_piece(PIECE, BOUND, b"contents")
+    parts, digest = pack_piece(PIECE, BOUND, [b"cont", b"ents"])
+    frame = b"".join(parts)
     assert unpack_header(frame) == PIECE
     data, again = verified_data(frame, BOUND)
     assert bytes(data) == b"contents"
@@ -116,7 +117,7 @@ def test_a_piece_comes_back_with_its_header_and_bytes() -> None:
 
 
 def test_any_flipped_bit_is_found() -> None:
-    frame, _ = pack_piece(PIECE, BOUND, b"contents")
+    frame = b"".join(pack_piece(PIECE, BOUND, [b"contents"])[0])
     for position in range(len(frame) * 8):
         damaged = bytearray(frame)
         damaged[position // 8] ^= 1 << position % 8
@@ -134,7 +135,7 @@ def test_any_flipped_bit_is_found() -> None:
     ],
 )
 def test_right_bytes_of_another_attempt_or_epoch_are_refused(other: bytes) -> None:
-    frame, _ = pack_piece(PIECE, BOUND, b"contents")
+    frame = b"".join(pack_piece(PIECE, BOUND, [b"contents"])[0])
     with pytest.raises(PieceError, match="digest"):
         verified_data(frame, other)
 

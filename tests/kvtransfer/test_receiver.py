@@ -49,10 +49,10 @@ def test_a_sender_that_uses_up_its_credit_gets_more_without_waiting_for_the_time
         allowed, offset = receiver.grant().credit_bytes, 0
         for index, where in enumerate(plan_ranges(LAYOUT, 0, 0, NUM_BLOCKS, TARGET_PIECE_BYTES)):
             data = PoolContents(pool).read(where, granted.trunk)
-            assert offset + len(data) <= allowed, f"piece {index} would have to wait for the timer"
+            assert offset + where.num_bytes(LAYOUT) <= allowed, f"piece {index} would have to wait for the timer"
             frame, _ = pack_piece(Piece(receiver.transfer_id, index, offset, where), bound, data)
-            receiver.land(frame, Piece(receiver.transfer_id, index, offset, where))
-            offset += len(data)
+            receiver.land(memoryview(b"".join(frame)), Piece(receiver.transfer_id, index, offset, where))
+            offset += where.num_bytes(LAYOUT)
             if box.receipts:
                 allowed = box.receipts[-1].credit_bytes
         assert offset == NUM_BLOCKS * LAYOUT.block_bytes

@@ -18,6 +18,7 @@ from kvtransfer.link import BusLink, Link, MemoryExchange, MemoryLink
 from kvtransfer.node import WorkerNode
 from kvtransfer.worker import Worker
 from prefill_svc.service import PrefillWorker
+from protocol.messages import Peer
 from runtime.bus import Bus
 from runtime.heartbeat import Heartbeat
 from runtime.identity import new_peer
@@ -76,6 +77,7 @@ class Stack:
     model: Model = field(default_factory=ToyModel)
     max_model_len: int = 4096
     virtual: bool = False
+    make_link: Callable[[Peer], Link] | None = None
 
     async def add(self, role: str, worker_id: str, **settings: object) -> Node:
         """Start a worker; ``settings`` are of ``WorkerSettings``."""
@@ -106,7 +108,10 @@ class Stack:
         else:
             port = ThreadPort(started, pool, lambda commands, emit: run_loop(engine, commands, emit))
             link = MemoryLink(self.exchange, self.max_payload)
-        node = WorkerNode(role, chosen, port, bus, link, new_peer(worker_id))
+        me = new_peer(worker_id)
+        if self.make_link is not None:
+            link = self.make_link(me)
+        node = WorkerNode(role, chosen, port, bus, link, me)
         worker: Worker
         if role == "prefill":
             worker = PrefillWorker(node.parts)
