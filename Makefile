@@ -5,6 +5,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
+SHORT := not gpu and not long and not compose
+# Processes for tests that need no stack; those with one follow by themselves: they have the machine's time in them.
+JOBS ?= 2
 # What is installed follows from these; a change to any other file needs no new setup.
 RECIPE := pyproject.toml constraints.txt setup.py kvferry/__init__.py \
 	$(wildcard kernels/kvferry_kernels/cpu/*.c kernels/kvferry_kernels/cpu/*.h)
@@ -36,10 +40,11 @@ format: setup ## rewrite layout and import order
 	$(BIN)/ruff check --fix .
 
 test: setup ## all tests but the long ones and those for a GPU; real brokers, real model
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu and not long and not compose"
+	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not e2e and not quiet and $(SHORT)"
+	$(PYTEST) -m "(e2e or quiet) and $(SHORT)"
 
 test-long: setup ## the tests that take long
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "long and not gpu and not compose"
+	$(PYTEST) -m "long and not gpu and not compose"
 
 test-compose: setup ## the shipped containers, on this machine's Docker: build, scale and kill under load
 	$(BIN)/pytest -m compose tests/compose --durations=0

@@ -13,6 +13,20 @@ from setuptools import Extension, setup
 
 FOLDER = "kernels/kvferry_kernels/cpu"
 
+SOURCES = ("rows", "attention", "linear", "decoder")
+HEADERS = (
+    "vector",
+    "rows",
+    "integers",
+    "quantize",
+    "product_types",
+    "product_int8",
+    "product",
+    "attention_tile",
+    "attention",
+    "meeting",
+)
+
 FLAGS = [
     "-std=gnu11",
     "-O3",
@@ -25,7 +39,7 @@ FLAGS = [
 ]
 
 X86_LEVELS = {
-    "_cpu_v4_bf16": ["-march=x86-64-v4", "-mavx512bf16"],
+    "_cpu_v4_bf16": ["-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"],
     "_cpu_v4": ["-march=x86-64-v4"],
     "_cpu_v3": ["-march=x86-64-v3"],
 }
@@ -39,8 +53,8 @@ def extensions() -> list[Extension]:
     return [
         Extension(
             f"kvferry_kernels.{library}",
-            [f"{FOLDER}/{name}.c" for name in ("rows", "attention", "linear", "decoder")],
-            depends=[f"{FOLDER}/{name}.h" for name in ("vector", "rows", "product", "attention_tile", "attention")],
+            [f"{FOLDER}/{name}.c" for name in SOURCES],
+            depends=[f"{FOLDER}/{name}.h" for name in HEADERS],
             extra_compile_args=[*FLAGS, *flags],
             optional=True,
         )

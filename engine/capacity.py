@@ -12,7 +12,7 @@ from engine.errors import ModelError
 from engine.layout import BLOCK_SIZE, KVLayout
 from engine.memory import kv_budget_bytes, size_text
 from engine.model_config import ModelConfig
-from engine.model_sizes import kv_layout, model_len, resolve_dtype, weight_bytes
+from engine.model_sizes import kv_layout, model_len, resolve_dtype, resolve_quantization, weight_bytes
 
 SPARE_BLOCKS = 1
 """Beyond the blocks of its tokens a request wants one more: a free block for each live choice is never given away."""
@@ -94,8 +94,9 @@ def plan_capacity(
     ``memory_bytes`` is the host's memory or the GPU's; None asks the machine.
     """
     dtype = resolve_dtype(engine.dtype, model, device)
+    int8 = resolve_quantization(engine.quantization, device)
     layout = kv_layout(model, dtype, block_size)
-    weights = weight_bytes(model, dtype, device)
+    weights = weight_bytes(model, dtype, device, int8=int8)
     budget = _budget_bytes(weights, dtype, engine, device, memory_bytes)
     num_blocks = budget // layout.block_bytes
     if num_blocks < 1:

@@ -19,6 +19,7 @@ class EngineConfig:
     worker_id: str
     dtype: str = "auto"
     device: str = "auto"
+    quantization: str = "none"
     max_model_len: int = 0
     auto_concurrency: int = 4
     max_num_seqs: int = 64
@@ -29,5 +30,6 @@ class EngineConfig:
     host_workers: int = 1
     num_threads: int = 0
     cores_file: str = ""
+    itl_limit_ms: float = 50.0
     max_recompute_tokens: int = -1
     log_level: str = "info"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Sequence
 
 from engine.api import (
     Adopt,
@@ -32,7 +34,7 @@ from engine.kv_cache import copy_block
 from engine.landing import Arrivals
 from engine.layout import BLOCK_SIZE
 from engine.model import Model
-from engine.plan import Limits, Plan, plan
+from engine.plan import Limits, Plan, Running, plan
 from engine.pool_memory import PoolMemory
 from engine.progress import Progress
 from engine.promises import reserved_blocks, spare_blocks
@@ -40,6 +42,8 @@ from engine.request import Task
 from engine.sampler import Row, Sampled, SamplingError, sample
 from engine.settings import EngineSettings
 from engine.staging import Staging
+from engine.step_budget import StepBudget
+from engine.turns import NoTurns, Turns
 from engine.views import check_book, load_of, running_views, waiting_view
 
 __all__ = ["Engine", "EngineSettings"]
@@ -54,9 +58,17 @@ class Engine:
     """One model on one pool. Not thread-safe: commands and steps come from one loop."""
 
     def __init__(
-        self, model: Model, memory: PoolMemory, settings: EngineSettings, staging: Staging | None = None
+        self,
+        model: Model,
+        memory: PoolMemory,
+        settings: EngineSettings,
+        staging: Staging | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        """Take over ``memory``, whose layout is the model's. ``staging`` is for a model on another device."""
+        """Take over ``memory``, whose layout is the model's.
+
+        ``staging`` is for a model on another device; ``turns`` hears of layers that are done.
+        """
         if model.layout.block_size != BLOCK_SIZE or memory.layout != model.layout:
             raise ValueError("the pool's memory must have the model's layout")
         self._model = model
@@ -64,6 +76,8 @@ class Engine:
         self._staging = staging or Staging(memory)
         self._cache = self._staging.cache
         self._settings = settings
+        self._turns = turns or NoTurns()
+        self._budget = StepBudget(settings.itl_limit_s)
         self._pool = BlockPool(memory.num_blocks, settings.enable_prefix_caching)
         self._book = Book(self._pool)
         self._intake = Intake(self._book, settings, model.config.vocab_size)
@@ -100,8 +114,11 @@ class Engine:
 
     def has_work(self) -> bool:
         """Whether ``step`` would do something, beside waiting for a command that makes room."""
-        tasks = self._book.running or self._book.waiting
-        return bool(self._results) or (bool(tasks) and not self._blocked)
+        return bool(self._results) or self.has_tasks()
+
+    def has_tasks(self) -> bool:
+        """Whether ``step`` would compute something."""
+        return bool(self._book.running or self._book.waiting) and not self._blocked
 
     def report(self) -> Report:
         """Results since the last report, and the load now."""
@@ -166,6 +183,7 @@ class Engine:
         ]
         if works:
             self._book.num_steps += 1
+            begun = time.perf_counter()
             try:
                 sampled = self._run(tasks, works)
             except BrokenPromise:
@@ -174,19 +192,31 @@ class Engine:
                 self._fail(tasks, error)
             else:
                 self._failures = 0
+                self._learn(works, time.perf_counter() - begun)
                 self._apply(tasks, works, sampled)
         return self.report()
 
+    def _learn(self, works: Sequence[Work], seconds: float) -> None:
+        num_tokens = [work.num_tokens for work in works if work.sequence.num_left > 1]
+        self._budget.learn(len(works) - len(num_tokens), sum(num_tokens), seconds)
+
     def _plan(self) -> Plan:
         book = self._book
+        running = running_views(book)
         limits = Limits(
             self._settings.max_num_seqs,
-            self._settings.max_num_batched_tokens,
+            self._max_tokens(running),
             self._pool.num_blocks,
             spare_blocks(book) + reserved_blocks(book),
         )
         waiting = (waiting_view(book, task) for task in book.waiting)
-        return plan(waiting, running_views(book), self._pool.num_available, limits)
+        return plan(waiting, running, self._pool.num_available, limits)
+
+    def _max_tokens(self, running: Sequence[Running]) -> int:
+        """Tokens for the next step: beside decoding as many of prompts as its time limit allows."""
+        most = self._settings.max_num_batched_tokens
+        num_decodes = sum(view.num_left == 1 for view in running)
+        return min(most, num_decodes + self._budget.tokens(most)) if num_decodes else most
 
     def _prepare(self, decided: Plan) -> bool:
         """End, preempt and start as planned. True if a hand-over found tokens in the cache to report.
@@ -218,7 +248,7 @@ class Engine:
         batch = build_batch(works, groups, self._cache[0].k.device)
         self._memory.begin_step(dict.fromkeys(task.request.mark for task in tasks))
         try:
-            logits = self._model.forward(batch, self._cache, self._memory.count_layer)
+            logits = self._model.forward(batch, self._cache, self._layers_done)
         finally:
             self._memory.end_step()
         rows: list[Row] = []
@@ -274,6 +304,10 @@ class Engine:
         total = self._pool.num_blocks
         message = f"the answer has outgrown the whole pool of {total} blocks"
         self._results.append(Rejected(key, NEVER_FITS, message))
+
+    def _layers_done(self, count: int) -> None:
+        self._memory.count_layers(count)
+        self._turns.layers_done()
 
     def _copy_block(self, source: int, copy: int) -> None:
         copy_block(self._cache, source, copy)

@@ -1,30 +1,65 @@
-"""Cores of a host, shared by the workers that compute just now: each says so on a page that all of them map."""
+"""Cores of a host, shared by the workers that compute just now: each says so on a page that all of them map.
+
+Workers that decode go first. A decode step claims its share of the cores, and prefill leaves them to it, between two
+phases of a layer. As long as prefill has work too, decode steps begin no sooner than a stream's gap allows, so that
+prefill has all cores in between.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 NUM_SLOTS = 64
-SLOT_BYTES = 8
+SLOT_WORDS = 4
+SLOT_BYTES = 8 * SLOT_WORDS
 STALE_NS = 2_000_000_000
-"""Who began a step longer ago is stopped or gone, and takes no core from others. Steps are shorter: a chunk of
-512 tokens takes some 0.4 s on one core."""
+"""Who last gave a sign of work longer ago is stopped or gone, and takes no core from others. A layer is shorter."""
+
+ALIVE, KIND, CLAIM = range(3)
+"""Words of a slot: when its owner last began a step or a layer, 0 without work; whether that is decode or prefill; how
+many cores a decode step has claimed from prefill, 0 between steps."""
+
+DECODE, PREFILL = 1, 2
+
+POLL_S = 0.0005
+"""Who waits for the time of its step looks again so often."""
+
+MIN_PAUSE = 0.5
+"""Between two decode steps prefill has all cores for at least this share of a step's time, however long the step is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Where the numbers of claimed cores stand: ``count`` words of 64 bits, ``stride`` words apart."""
+
+    address: int
+    count: int
+    stride: int
 
 
 class CorePage:
-    """One worker's place on the page. A slot holds the time at which its owner began a step, 0 when it has no work.
+    """One worker's place on the page.
 
     A slot belongs to whoever has its byte of the file locked, which ends with the process. Two that begin at the same
     time may both believe to be alone, for the length of one step.
     """
 
-    def __init__(self, path: Path, num_cores: int) -> None:
-        """Take a slot. Raises ``OSError`` if the page can't be shared, or has no slot left."""
+    def __init__(self, path: Path, num_cores: int, *, prefill: bool = False, itl_limit_ms: float = 50.0) -> None:
+        """Take a slot. Raises ``OSError`` if the page can't be shared, or has no slot left.
+
+        ``prefill``: cores are left to decode steps, which else keep the gap of their streams near ``itl_limit_ms``.
+        """
         self._num_cores = num_cores
+        self._kind = PREFILL if prefill else DECODE
+        self._limit_ns = int(itl_limit_ms * 1e6)
+        self._begun = self._ended = 0
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(self._file, NUM_SLOTS * SLOT_BYTES)
@@ -33,26 +68,82 @@ class CorePage:
         except BaseException:
             os.close(self._file)
             raise
-        self._begun = memoryview(self._map).cast("Q")
+        self._words = memoryview(self._map).cast("Q")
         self.rest()
 
+    @property
+    def claims(self) -> Claims:
+        """What decode steps claim just now; read by prefill's kernels while they run."""
+        first = ctypes.addressof(ctypes.c_uint64.from_buffer(self._map)) + 8 * CLAIM
+        return Claims(first, NUM_SLOTS, SLOT_WORDS)
+
     def begin(self) -> int:
-        """A step begins: how many threads it may have, an equal share among those that have work."""
+        """A step is to begin; returns how many threads it may have, once it may."""
+        self._put(KIND, self._kind)
+        self._put(ALIVE, time.monotonic_ns())
+        if self._kind == DECODE and self._others(PREFILL):
+            self._wait_until(self._ended + self._pause(), lambda: bool(self._others(PREFILL)))
+        self._begun = time.monotonic_ns()
+        self._put(ALIVE, self._begun)
+        if self._kind == PREFILL:
+            return self._share(len(self._others(PREFILL)))
+        threads = self._share(len(self._others()))
+        self._put(CLAIM, threads)
+        return threads
+
+    def layers_done(self) -> None:
+        """Some layers of the step are computed. Claims of those that are stopped or gone are struck off."""
         now = time.monotonic_ns()
-        self._begun[self._slot] = now
-        num_busy = sum(now - begun < STALE_NS for begun in self._begun if begun)
-        return max(1, self._num_cores // max(1, num_busy))
+        self._put(ALIVE, now)
+        if self._kind == PREFILL:
+            for slot, claim in enumerate(self._words[CLAIM::SLOT_WORDS].tolist()):
+                if claim and now - self._word(slot, ALIVE) > STALE_NS:
+                    self._words[slot * SLOT_WORDS + CLAIM] = 0
+
+    def end(self) -> None:
+        """The step is computed."""
+        self._put(CLAIM, 0)
+        self._ended = time.monotonic_ns()
 
     def rest(self) -> None:
         """There is no work: the cores are others'."""
-        self._begun[self._slot] = 0
+        self._put(CLAIM, 0)
+        self._put(ALIVE, 0)
 
     def close(self) -> None:
         """Give the slot back."""
         self.rest()
-        self._begun.release()
+        self._words.release()
         self._map.close()
         os.close(self._file)
+
+    def _pause(self) -> int:
+        """Nanoseconds between two decode steps in which prefill has all cores."""
+        took = max(0, self._ended - self._begun)
+        return max(self._limit_ns - took, int(took * MIN_PAUSE))
+
+    def _wait_until(self, due: int, needed: Callable[[], bool]) -> None:
+        while (now := time.monotonic_ns()) < due and needed():
+            self._put(ALIVE, now)
+            time.sleep(min(POLL_S, (due - now) / 1e9))
+
+    def _share(self, num_others: int) -> int:
+        return max(1, self._num_cores // (1 + num_others))
+
+    def _others(self, kind: int = DECODE | PREFILL) -> list[int]:
+        """Slots of other workers of a kind that have work."""
+        now = time.monotonic_ns()
+        return [
+            slot
+            for slot, alive in enumerate(self._words[ALIVE::SLOT_WORDS].tolist())
+            if alive and slot != self._slot and now - alive < STALE_NS and self._word(slot, KIND) & kind
+        ]
+
+    def _word(self, slot: int, word: int) -> int:
+        return self._words[slot * SLOT_WORDS + word]
+
+    def _put(self, word: int, value: int) -> None:
+        self._words[self._slot * SLOT_WORDS + word] = value
 
     def _free_slot(self) -> int:
         for slot in range(NUM_SLOTS):

@@ -1,5 +1,7 @@
 """Matrix products whose rows don't depend on each other's number.
 
+With 8-bit integers (``int8``) our own kernel or its torch twin computes them, with sums that no order changes.
+
 In bfloat16 on a CPU with AVX-512's bfloat16 products our own kernel computes them, each row in one fixed
 order. Elsewhere on a CPU weights are packed once for oneDNN, several times faster than ``F.linear`` at
 small batches. A row's result is then bit-equal at any batch size from some smallest one on; fewer rows
@@ -17,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.model_sizes import int8_bytes
 from kvferry_kernels import ops
 
 Product = Callable[[Tensor], Tensor]
@@ -37,15 +40,22 @@ class Linear:
 
     __slots__ = ("_min_rows", "_multiply", "bias", "tiles", "weight_bytes")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, int8: bool = False) -> None:
         """Take over ``weight`` ``[outputs, inputs]`` and ``bias`` ``[outputs]``.
 
-        ``tiles`` is the weight as ``ops.pack_linear`` packs it where our own kernel multiplies, else None.
+        ``tiles`` is the weight as ``ops.pack_linear`` or, with ``int8``, ``ops.pack_linear_int8`` packs it where our
+        own kernel multiplies, else None.
         """
-        self.weight_bytes = weight.nbytes + (bias.nbytes if bias is not None else 0)
+        matrix_bytes = int8_bytes(*weight.shape) if int8 else weight.nbytes
+        self.weight_bytes = matrix_bytes + (bias.nbytes if bias is not None else 0)
         self.bias = bias
         self.tiles: Tensor | None = None
+        self._multiply: Product
         self._min_rows = 1
+        if int8:
+            self.tiles = ops.pack_linear_int8(weight)
+            self._multiply = quantized(self.tiles, weight.shape[0], bias, weight.dtype)
+            return
         device, dtype = weight.device.type, weight.dtype
         if dtype == torch.bfloat16 and ops.has_fast_linear(device):
             self.tiles = ops.pack_linear(weight)
@@ -69,10 +79,13 @@ class Head:
 
     __slots__ = ("_multiply", "weight_bytes")
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, *, int8: bool = False) -> None:
         """Take over ``weight`` ``[vocab_size, hidden_size]``."""
-        self.weight_bytes = weight.nbytes
+        self.weight_bytes = int8_bytes(*weight.shape) if int8 else weight.nbytes
         self._multiply: Product
+        if int8:
+            self._multiply = quantized(ops.pack_linear_int8(weight), weight.shape[0], None, torch.float32)
+            return
         unrounded = weight.dtype == torch.bfloat16 and ops.has_linear(weight.device.type)
         if unrounded:
             self._multiply = compiled(ops.pack_linear(weight), weight.shape[0], None, torch.float32)
@@ -84,8 +97,10 @@ class Head:
         return self._multiply(x).float()
 
 
-def products(device: str, dtype: torch.dtype) -> str:
+def products(device: str, dtype: torch.dtype, *, int8: bool = False) -> str:
     """Name what multiplies: workers of one name (and one torch) compute the same bits."""
+    if int8:
+        return "int8"
     if dtype == torch.bfloat16 and ops.has_fast_linear(device):
         return "own"
     if device != "cpu":
@@ -98,6 +113,11 @@ def products(device: str, dtype: torch.dtype) -> str:
 def compiled(tiles: Tensor, outputs: int, bias: Tensor | None, dtype: torch.dtype) -> Product:
     """Multiply by our own kernel, with results in ``dtype``."""
     return lambda x: ops.linear(x, tiles, outputs, bias, dtype)
+
+
+def quantized(tiles: Tensor, outputs: int, bias: Tensor | None, dtype: torch.dtype) -> Product:
+    """Multiply in 8-bit integers, with results in ``dtype``."""
+    return lambda x: ops.linear_int8(ops.quantize_rows(x), tiles, outputs, bias, dtype)
 
 
 def packed(weight: Tensor, bias: Tensor | None) -> Product:

@@ -31,8 +31,9 @@ class Model(Protocol):
     def layout(self) -> KVLayout:
         """How its K and V lie in the pool."""
 
-    def forward(self, batch: Batch, cache: Sequence[LayerCache], on_layer: Callable[[], None]) -> Tensor:
+    def forward(self, batch: Batch, cache: Sequence[LayerCache], on_layers: Callable[[int], None]) -> Tensor:
         """Write the batch's K and V; float32 logits ``[num_rows, vocab_size]`` of ``batch.logit_rows``.
 
-        ``on_layer`` is called after each layer. A token's logits depend on its own context alone.
+        ``on_layers`` is called with how many more layers are computed. A token's logits depend on its own
+        context alone.
         """

@@ -68,9 +68,9 @@ class PoolMemory:
         """Layers computed since start; moves while the engine makes progress."""
         return int(self._words[0])
 
-    def count_layer(self) -> None:
-        """One more layer is done. Only the engine calls this."""
-        self._words[0] += 1
+    def count_layers(self, count: int) -> None:
+        """So many more layers are done. Only the engine calls this."""
+        self._words[0] += count
 
     def begin_step(self, marks: Iterable[int]) -> None:
         """The engine computes for the keys of these marks now (the first ``_MAX_MARKS``, more fit no page)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,9 @@ from engine.model_config import read_model_config
 from engine.pool_memory import PoolMemory
 from engine.port import SocketCommands, Started
 from engine.staging import Staging
+from engine.turns import NoTurns, Turns
 from engine.weights import weights_fingerprint
+from kvferry_kernels.decoder import leave_claimed_cores
 
 BAD_SETTINGS = 2
 """Exit code when starting again wouldn't help."""
@@ -48,23 +50,24 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--role", required=True)
     parser.add_argument("--worker-id", required=True)
     parser.add_argument("--fd", type=int, required=True)
-    sock, config = receive_config(parser.parse_args(argv).fd)
+    given = parser.parse_args(argv)
+    sock, config = receive_config(given.fd)
+    turns = take_turns(config, given.role)
     try:
-        loaded = load_engine(config)
+        loaded = load_engine(config, turns)
     except ModelError as error:
         sys.stderr.write(f"{config.worker_id}: {error}\n")
         return BAD_SETTINGS
     send_start(sock, loaded.started, loaded.pool)
     commands = SocketCommands(sock)
     try:
-        begin, rest = _turns(config)
-        run_loop(loaded.engine, commands.next_command, commands.emit, begin, rest)
+        run_loop(loaded.engine, commands.next_command, commands.emit, turns)
     except BrokenPipeError:
         return 0  # io is gone, and so is whoever could have asked for more
     return 0
 
 
-def load_engine(config: EngineConfig) -> LoadedEngine:
+def load_engine(config: EngineConfig, turns: Turns) -> LoadedEngine:
     """Load the model and make its pool. Raises ``ModelError`` for what can't be served."""
     torch.set_num_threads(num_threads(config))
     device = _device(config.device)
@@ -79,11 +82,11 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
             capacity.request_blocks(capacity.shortened_from),
             capacity.shortened_from,
         )
-    model = LlamaModel(folder, config.dtype, device, max_model_len=longest)
+    model = LlamaModel(folder, config.dtype, device, max_model_len=longest, quantization=config.quantization)
     for warning in model.config.warnings:
         log.warning("model_warning reason=%s", warning)
     pool = PoolMemory(model.layout, num_blocks)
-    weights = weights_fingerprint(folder)
+    weights = weights_fingerprint(folder, config.quantization)
     settings = EngineSettings(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
@@ -92,35 +95,43 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         weights=weights,
         kv_dtype=model.layout.dtype,
         max_recompute_tokens=config.max_recompute_tokens,
+        itl_limit_s=config.itl_limit_ms / 1000,
     )
     ready = Ready(num_blocks, longest, model.weight_bytes, weights, model.numerics)
-    engine = Engine(model, pool, settings, Staging(pool, device))
+    engine = Engine(model, pool, settings, Staging(pool, device), turns)
     return LoadedEngine(engine, pool, Started(ready, model.layout, folder.name))
 
 
-def _turns(config: EngineConfig) -> tuple[Callable[[], None], Callable[[], None]]:
-    """What to do before a step and when there is none: the threads are all that others of the host leave."""
+class SharedCores:
+    """Turns by the page that the host's workers share: threads are all that the others leave."""
+
+    def __init__(self, page: CorePage, num_threads: int) -> None:
+        """``num_threads`` is how many torch has now."""
+        self._page = page
+        self._num_threads = num_threads
+        self.layers_done, self.end, self.rest = page.layers_done, page.end, page.rest
+
+    def begin(self) -> None:
+        """Wait for the turn, then take the cores that are free."""
+        may_have = self._page.begin()
+        if may_have != self._num_threads:
+            torch.set_num_threads(may_have)
+            self._num_threads = may_have
+
+
+def take_turns(config: EngineConfig, role: str) -> Turns:
+    """How this engine shares the host's cores with other workers."""
     if config.num_threads or not config.cores_file:
-        return _nothing, _nothing
+        return NoTurns()
+    is_prefill = role == "prefill"
     try:
-        page = CorePage(Path(config.cores_file), usable_cores())
+        page = CorePage(Path(config.cores_file), usable_cores(), prefill=is_prefill, itl_limit_ms=config.itl_limit_ms)
     except OSError as error:
         log.warning("cores_not_shared file=%s reason=%s", config.cores_file, error)
-        return _nothing, _nothing
-    has = num_threads(config)
-
-    def begin() -> None:
-        nonlocal has
-        may_have = page.begin()
-        if may_have != has:
-            torch.set_num_threads(may_have)
-            has = may_have
-
-    return begin, page.rest
-
-
-def _nothing() -> None:
-    pass
+        return NoTurns()
+    if is_prefill:
+        leave_claimed_cores(page.claims.address, page.claims.count, page.claims.stride)
+    return SharedCores(page, num_threads(config))
 
 
 def num_threads(config: EngineConfig) -> int:

@@ -52,7 +52,7 @@ class ToyModel:
         self._mix = random.integers(1, CACHE_RANGE, (NUM_LAYERS, 2, WIDTH, WIDTH))
         self._head = random.integers(0, LOGIT_RANGE, (WIDTH, vocab_size))
 
-    def forward(self, batch: Batch, cache: Sequence[LayerCache], on_layer: Callable[[], None]) -> Tensor:
+    def forward(self, batch: Batch, cache: Sequence[LayerCache], on_layers: Callable[[int], None]) -> Tensor:
         """Write K and V of the batch's tokens into ``cache`` and return float32 logits ``[num_rows, vocab]``."""
         hidden = self._embedding[batch.token_ids.numpy()]
         group = batch.groups[0]
@@ -60,7 +60,7 @@ class ToyModel:
             keys, values = (hidden @ mix[0] + 1) % CACHE_RANGE, (hidden @ mix[1] + 2) % CACHE_RANGE
             _write(layer, group, keys, values)
             hidden = (hidden + self._attend(batch, layer)) % CACHE_RANGE
-            on_layer()
+            on_layers(1)
         scores = (hidden[batch.logit_rows.numpy()] @ self._head) % LOGIT_RANGE
         return torch.from_numpy((scores / 64.0).astype(np.float32))
 

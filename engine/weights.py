@@ -73,9 +73,10 @@ def shard_paths(folder: Path) -> list[Path]:
     return paths
 
 
-def weights_fingerprint(folder: Path) -> str:
-    """Identify a folder's numbers: SHA-256 over config, tokenizer, and headers and both ends of each shard.
+def weights_fingerprint(folder: Path, quantization: str = "none") -> str:
+    """Identify the numbers that are computed with: the folder's, and how they are quantized at load.
 
+    SHA-256 over config, tokenizer, and headers and both ends of each shard.
     Reads a few megabytes whatever the size of the model. 64 hexadecimal digits.
     """
     digest = hashlib.sha256()
@@ -84,6 +85,8 @@ def weights_fingerprint(folder: Path) -> str:
         digest.update(f"{tag}:{len(content)}:".encode())
         digest.update(content)
 
+    if quantization != "none":
+        add("quantization", quantization.encode())
     for name in ("config.json", "tokenizer.json"):
         path = folder / name
         add(name, path.read_bytes() if path.exists() else b"")

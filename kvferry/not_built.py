@@ -25,7 +25,8 @@ NOT_BUILT: dict[str, tuple[str, ...]] = {
         "--enable-dbo",
     ),
     "choice of executor": ("--distributed-executor-backend", "--nnodes", "--node-rank"),
-    "quantization": ("--quantization", "-q", "--calculate-kv-scales"),
+    "this short form of --quantization": ("-q",),
+    "quantization of the KV cache": ("--calculate-kv-scales",),
     "another dtype for the KV cache": ("--kv-cache-dtype",),
     "another block size than 16": ("--block-size",),
     "LoRA": (

@@ -53,6 +53,7 @@ def engine_config(settings: WorkerSettings, worker_id: str) -> EngineConfig:
         worker_id=worker_id,
         dtype=settings.dtype,
         device=settings.device,
+        quantization=settings.quantization,
         max_model_len=AUTO_LEN if settings.max_model_len == "auto" else settings.fixed_model_len or 0,
         auto_concurrency=settings.auto_concurrency,
         max_num_seqs=settings.max_num_seqs,
@@ -63,6 +64,7 @@ def engine_config(settings: WorkerSettings, worker_id: str) -> EngineConfig:
         host_workers=settings.host_workers,
         num_threads=settings.num_threads,
         cores_file=settings.cores_file,
+        itl_limit_ms=settings.itl_limit_ms,
         max_recompute_tokens=settings.local_prefill_tokens,
         log_level=settings.log_level,
     )

@@ -1,4 +1,7 @@
-"""Links move contents. One contract for all: a frame arrives whole or not at all, at most once, in order."""
+"""Links move contents. One contract for all: a frame arrives whole or not at all, at most once.
+
+Frames by one link come in the order in which they were sent. Those of a link that is made of two may not.
+"""
 
 from __future__ import annotations
 

@@ -110,8 +110,9 @@ class SegmentReader:
     """Another process's segment."""
 
     def __init__(self, fd: int) -> None:
-        """Take over ``fd``. Raises ``OSError`` if it can't be read."""
+        """Take over ``fd``."""
         self._fd = fd
+        os.set_inheritable(fd, False)  # one that came by a socket would go on to child processes
 
     def proof(self) -> bytes:
         """The random number at the start."""

@@ -5,20 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from engine.api import Computed
 from kvtransfer.contents import PoolContents
 from kvtransfer.link import Link
-from kvtransfer.pieces import (
-    HEADER_BYTES,
-    TARGET_PIECE_BYTES,
-    Piece,
-    binding,
-    contents_digest,
-    pack_piece,
-    plan_ranges,
-)
+from kvtransfer.piece_queue import PieceQueue, Planned
+from kvtransfer.pieces import HEADER_BYTES, binding, pack_piece
 from protocol.errors import Code
 from protocol.handover import State
 from protocol.messages import Grant, GrantRequest, KVHandover, Peer, Receipt
@@ -27,32 +20,8 @@ from runtime.repeats import Repeats
 
 MAX_SENDS = 4
 """A piece is sent once and asked for again three times at the most; then the transfer has failed."""
-RESEND_PAUSE_S = 0.1
-"""A piece isn't sent a second time sooner than this, four times longer for each further one: the receiver
-may ask while it is still on the way."""
-
 
 _ENDS = frozenset({State.ADOPTED, State.FAILED, State.REFUSED, State.CANCELLED, State.RELEASED})
-
-
-@dataclass(slots=True)
-class _Planned:
-    """A piece, once numbered, and how often it went out."""
-
-    piece: Piece
-    num_bytes: int
-    digest: bytes = b""
-    num_sends: int = 0
-    sent_at: float = 0.0
-
-
-@dataclass(slots=True)
-class _Branch:
-    """What is computed of one branch: its own blocks so far, and how many of them are planned."""
-
-    blocks: tuple[int, ...] = ()
-    num_whole: int = 0
-    num_planned: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +32,6 @@ class SenderParts:
     repeats: Repeats
     link: Link
     contents: PoolContents
-
-
-@dataclass(slots=True)
-class _Progress:
-    """Where the pieces stand."""
-
-    pieces: list[_Planned] = field(default_factory=list)
-    total_bytes: int = 0
-    next_send: int = 0
-    resend: set[int] = field(default_factory=set)
-    credit: int = 0
 
 
 class Sender:
@@ -91,15 +49,13 @@ class Sender:
         self.to = to
         self.key = (question.request_id, question.attempt)
         self._parts = parts
-        self._layout = parts.contents.layout
         self._on_end = on_end
         self._grant: Grant | None = None
-        self._branches: dict[int, _Branch] = {}
-        self._progress = _Progress()
+        self._pieces = PieceQueue(parts.contents.layout)
         self._record: Callable[[Grant, int, int, bytes], KVHandover] | None = None
         self._loop = asyncio.get_running_loop()
         me = parts.postbox.me
-        self._bound = binding(*self.key, me.epoch, to.epoch, self._layout)
+        self._bound = binding(*self.key, me.epoch, to.epoch, parts.contents.layout)
         self._pump_task: asyncio.Task[None] | None = None
         self._links: set[str] = set()
         parts.link.offer(to)
@@ -113,16 +69,12 @@ class Sender:
     @property
     def bytes_shipped(self) -> int:
         """Content bytes of all pieces, each counted once."""
-        return self._progress.total_bytes
+        return self._pieces.total_bytes
 
     def computed(self, branch: int, done: Computed) -> None:
         """Blocks of a branch are final. ``branch`` is 0 for the trunk, else the choice's position plus one."""
-        whole = done.num_tokens - done.first_token
-        size = self._layout.block_size
-        num_whole = -(-whole // size) if done.last else whole // size
-        known = self._branches.setdefault(branch, _Branch())
-        known.blocks, known.num_whole = done.blocks, max(known.num_whole, num_whole)
-        self._plan()
+        self._pieces.computed(branch, done)
+        self._start_pump()
 
     def finish(self, record: Callable[[Grant, int, int, bytes], KVHandover]) -> None:
         """All branches are complete and the first tokens are known: ``record(grant, pieces, bytes, digest)``."""
@@ -137,9 +89,9 @@ class Sender:
             return
         self._parts.repeats.stop(("grant", self.key))
         self._grant = grant
-        self._progress.credit = grant.credit_bytes
+        self._pieces.open(grant, self._parts.link.max_frame_bytes - HEADER_BYTES)
         self.state = State.GRANTED
-        self._plan()
+        self._start_pump()
 
     def receipt(self, receipt: Receipt) -> None:
         """Credit, missing pieces, or the news that the other side has it all."""
@@ -148,11 +100,7 @@ class Sender:
         if receipt.state == State.ADOPTED:
             self._end(State.ADOPTED, "", "")
             return
-        progress = self._progress
-        progress.credit = max(progress.credit, receipt.credit_bytes)
-        progress.resend.update(index for index in receipt.missing if index < progress.next_send)
-        if receipt.next_piece < progress.next_send:
-            progress.resend.add(receipt.next_piece)
+        self._pieces.heard(receipt)
         self._start_pump()
 
     def fail(self, code: str, message: str, state: State = State.FAILED) -> None:
@@ -164,29 +112,6 @@ class Sender:
         send = self._parts.postbox.send
         to = self.to
         self._parts.repeats.start((name, self.key), lambda: send(to, message), math.inf, lambda: None)
-
-    def _plan(self) -> None:
-        """Number the pieces of all blocks that are whole by now."""
-        if self._grant is None:
-            return
-        largest = min(
-            self._grant.max_piece_bytes,
-            TARGET_PIECE_BYTES,
-            self._parts.link.max_frame_bytes - HEADER_BYTES,
-        )
-        skipped = self._grant.num_cached_tokens // self._layout.block_size
-        progress = self._progress
-        for number, branch in self._branches.items():
-            start = max(branch.num_planned, skipped if number == 0 else 0)
-            if branch.num_whole <= start:
-                continue
-            for where in plan_ranges(self._layout, number, start, branch.num_whole - start, largest):
-                piece = Piece(self._grant.transfer_id, len(progress.pieces), progress.total_bytes, where)
-                num_bytes = where.num_bytes(self._layout)
-                progress.pieces.append(_Planned(piece, num_bytes))
-                progress.total_bytes += num_bytes
-            branch.num_planned = branch.num_whole
-        self._start_pump()
 
     def _start_pump(self) -> None:
         if self._grant is None or self.state in _ENDS:
@@ -200,55 +125,36 @@ class Sender:
             self.state = State.SENDING
         while self._send_burst():
             await self._parts.link.drain(self.to)
-        if self.state is State.SENDING and self._progress.next_send == len(self._progress.pieces):
+        if self.state is State.SENDING and self._pieces.all_sent:
             self._send_record()
 
     def _send_burst(self) -> bool:
         """Send as much as goes between two looks at the loop, a piece at the least; whether there was any."""
         num_bytes = num_pieces = 0
-        while self.state not in _ENDS and (index := self._next_index()) is not None:
-            self._send_piece(index)
-            num_bytes += self._progress.pieces[index].num_bytes
+        while self.state not in _ENDS and (planned := self._pieces.due(self._loop.time())) is not None:
+            self._send_piece(planned)
+            num_bytes += planned.num_bytes
             num_pieces += 1
             if num_bytes >= self._parts.link.burst_bytes:
                 break
         return num_pieces > 0
 
-    def _next_index(self) -> int | None:
-        progress = self._progress
-        now = self._loop.time()
-        for index in sorted(progress.resend):
-            planned = progress.pieces[index]
-            if now - planned.sent_at >= RESEND_PAUSE_S * 4 ** (planned.num_sends - 1):
-                progress.resend.discard(index)
-                return index
-        if progress.next_send < len(progress.pieces):
-            planned = progress.pieces[progress.next_send]
-            if planned.piece.offset + planned.num_bytes <= progress.credit:
-                return progress.next_send
-        return None
-
-    def _send_piece(self, index: int) -> None:
-        progress = self._progress
-        planned = progress.pieces[index]
+    def _send_piece(self, planned: Planned) -> None:
+        piece = planned.piece
         if planned.num_sends == MAX_SENDS:
-            self._end(State.FAILED, Code.TRANSFER, f"piece {index} didn't land in {MAX_SENDS} tries")
+            self._end(State.FAILED, Code.TRANSFER, f"piece {piece.index} didn't land in {MAX_SENDS} tries")
             return
-        table = self._branches[planned.piece.range.branch].blocks
-        data = self._parts.contents.read(planned.piece.range, table)
-        frame, planned.digest = pack_piece(planned.piece, self._bound, data)
-        planned.num_sends += 1
-        planned.sent_at = self._loop.time()
-        progress.next_send = max(progress.next_send, index + 1)
+        data = self._parts.contents.read(piece.range, self._pieces.table(planned))
+        frame, digest = pack_piece(piece, self._bound, data)
+        self._pieces.sent(planned, digest, self._loop.time())
         self._links.add(self._parts.link.send(self.to, frame))
 
     def _send_record(self) -> None:
         if self._record is None or self._grant is None:
             return
         self.state = State.COMPLETE
-        pieces = self._progress.pieces
-        digest = contents_digest([planned.digest for planned in pieces])
-        record = self._record(self._grant, len(pieces), self._progress.total_bytes, digest)
+        pieces = self._pieces
+        record = self._record(self._grant, pieces.num_pieces, pieces.total_bytes, pieces.digest())
         self._repeat("record", record)
 
     def _end(self, state: State, code: str, message: str) -> None:

@@ -35,7 +35,11 @@ class ShmLink:
         self._counted = LinkCounters()
         self.fallbacks: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._meeting = Meeting(folder)
-        self._sender = ShmSender(self._meeting, me, segment_bytes)
+        try:
+            self._sender = ShmSender(self._meeting, me, segment_bytes)
+        except OSError:
+            self._meeting.close()
+            raise
         self._receiver: ShmReceiver | None = None
 
     @property
@@ -140,10 +144,11 @@ class AutoLink:
 
     async def drain(self, to: Peer) -> None:
         """Without a server, this waits only for what went by the bus."""
+        owed = to in self._owed  # as of now: others may send to the same worker and drain meanwhile
         await self._shm.drain(to)
-        if to in self._owed:
-            self._owed.discard(to)
+        if owed:
             await self._by_bus.drain(to)
+            self._owed.discard(to)
 
     async def receive(self, me: Peer, handler: FrameHandler) -> None:
         """From both; without a place to meet, from the bus alone."""

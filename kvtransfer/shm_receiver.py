@@ -151,7 +151,7 @@ class ShmReceiver:
             proof = reader.proof()
         except (packets.PacketError, OSError) as error:
             if packet:  # else it only tried whether anybody is here
-                log.warning("memory_line_refused", reason=str(error))
+                log.every(1.0, "hello").warning("memory_line_refused", reason=str(error))
             for fd in fds:
                 os.close(fd)
             connection.close()

@@ -93,6 +93,15 @@ def num_bytes(value: str) -> int:
     return int(number)
 
 
+def milliseconds(low: float, high: float) -> Callable[[str], float]:
+    """Return a parser of a number of milliseconds between low and high."""
+
+    def parse(value: str) -> float:
+        return _within(_scaled(value, {"": 1}, "a number of milliseconds"), low, high)
+
+    return parse
+
+
 def seconds(low: float, high: float) -> Callable[[str], float]:
     """Return a parser of durations in seconds: 30, 0.5, 500ms, 2m."""
 

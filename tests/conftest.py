@@ -6,6 +6,11 @@ from pathlib import Path
 import pytest
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What computes with the real model comes first: processes that share the tests end at about the same time."""
+    items.sort(key=lambda item: item.get_closest_marker("model") is None)
+
+
 @pytest.fixture(scope="session")
 def model_dir() -> Path:
     """Folder of the real default model; converted on first use, under a file lock."""

@@ -1,6 +1,7 @@
 """Decoder layers of the Llama family in one compiled call: ops' operations in one parallel region, bit for bit.
 
-Only for bfloat16 with weights packed by ``ops.pack_linear``. What each operation does stands in ops.py.
+Only for bfloat16, with all matrices packed by ``ops.pack_linear`` or all by ``ops.pack_linear_int8``. What each
+operation does stands in ops.py.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class DecoderSizes:
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """One layer's weights in bfloat16: norms and biases as they are or None, matrices packed."""
+    """One layer's weights: norms and biases in bfloat16 as they are or None, matrices packed."""
 
     input_norm: Tensor
     qkv: Tensor
@@ -64,7 +65,7 @@ class DecoderBatch:
 
 class _Model(ctypes.Structure):
     _fields_ = [(name, INT64) for name in ("hidden", "heads", "kv_heads", "dim", "inner", "max_len", "num_blocks")]
-    _fields_ += [("cos", POINTER), ("sin", POINTER), ("eps", FLOAT), ("scale", FLOAT)]
+    _fields_ += [("cos", POINTER), ("sin", POINTER), ("eps", FLOAT), ("scale", FLOAT), ("is_int8", ctypes.c_int)]
 
 
 class _Layer(ctypes.Structure):
@@ -77,7 +78,7 @@ class _Step(ctypes.Structure):
         (name, POINTER)
         for name in (
             "positions", "slots", "block_tables", "query_starts", "context_lens",
-            "residual", "hidden", "qkv", "query", "mixed", "gate_up", "active",
+            "residual", "hidden", "qkv", "query", "mixed", "gate_up", "active", "numbers", "scales", "corrections",
         )
     ]  # fmt: skip
 
@@ -97,13 +98,17 @@ class Decoder:
         if kernels is None:
             raise ValueError("no compiled kernels")
         self.num_layers = len(layers)
+        dtypes = {matrix.dtype for each in layers for matrix in (each.qkv, each.output, each.gate_up, each.down)}
+        if len(dtypes) != 1:
+            raise ValueError("matrices are packed in more than one number format")
+        self._is_int8 = dtypes == {torch.uint8}
         self._sizes = sizes
-        self._run = kernels.library.kvferry_decoder_layers
+        self._library = kernels.library
         self._kept = (layers, caches)
         self._model = _Model(
             sizes.hidden, sizes.heads, sizes.kv_heads, sizes.dim, sizes.inner,
             sizes.cos.shape[0], caches[0][0].shape[0],
-            sizes.cos.data_ptr(), sizes.sin.data_ptr(), sizes.eps, sizes.scale,
+            sizes.cos.data_ptr(), sizes.sin.data_ptr(), sizes.eps, sizes.scale, self._is_int8,
         )  # fmt: skip
         self._layers = (_Layer * len(layers))(
             *(_layer(layer, cache) for layer, cache in zip(layers, caches, strict=True)),
@@ -119,7 +124,7 @@ class Decoder:
 
     def run(self, first: int, end: int, step: _Step) -> None:
         """Compute layers ``first`` to ``end`` of a prepared batch."""
-        failed = self._run(
+        failed = self._library.kvferry_decoder_layers(
             ctypes.addressof(self._model), ctypes.addressof(self._layers), first, end, self.num_layers,
             ctypes.addressof(step),
         )  # fmt: skip
@@ -128,12 +133,21 @@ class Decoder:
         if failed:
             raise MemoryError("no memory for the decoder's task lists")
 
-    def buffers(self, num_tokens: int) -> list[Tensor]:
-        """What a step keeps between phases: qkv, query, mixed, gate_up, active."""
-        sizes = self._sizes
+    def buffers(self, hidden: Tensor) -> list[Tensor | None]:
+        """What a step keeps between phases: qkv, query, mixed, gate_up, active.
+
+        With 8-bit integers also the parts of quantized rows, which hold ``hidden`` at first.
+        """
+        sizes, num_tokens = self._sizes, len(hidden)
         queries, inner = sizes.heads * sizes.dim, sizes.inner
         widths = (queries + 2 * sizes.kv_heads * sizes.dim, queries, queries, 2 * inner, inner)
-        return [torch.empty(num_tokens, width, dtype=torch.bfloat16) for width in widths]
+        kept = [torch.empty(num_tokens, width, dtype=torch.bfloat16) for width in widths]
+        if not self._is_int8:
+            return [*kept, None, None, None]
+        rows = ops.empty_rows(num_tokens, max(queries, inner, sizes.hidden))
+        parts = [part.data_ptr() for part in rows]
+        self._library.kvferry_quantize(*parts, hidden.data_ptr(), num_tokens, sizes.hidden, 1)
+        return [*kept, *rows]
 
 
 class DecoderRun:
@@ -143,9 +157,9 @@ class DecoderRun:
         """Made by ``Decoder.begin``."""
         inputs = (batch.positions, batch.slots, batch.block_tables, batch.query_starts, batch.context_lens)
         self._decoder = decoder
-        self._kept = (*inputs, residual, hidden, *decoder.buffers(len(hidden)))
+        self._kept = (*inputs, residual, hidden, *decoder.buffers(hidden))
         self._step = _Step(
-            len(hidden), len(batch.context_lens), batch.block_tables.shape[1], *(t.data_ptr() for t in self._kept)
+            len(hidden), len(batch.context_lens), batch.block_tables.shape[1], *(_pointer(t) for t in self._kept)
         )
 
     def layers(self, first: int, end: int) -> None:
@@ -157,12 +171,31 @@ class DecoderRun:
         self._decoder.run(first, end, self._step)
 
 
-def fits(hidden: int, inner: int, heads: int, kv_heads: int, dim: int) -> bool:
-    """Whether the compiled layers take these sizes, on this machine, and are the fastest way."""
+def leave_claimed_cores(address: int, count: int, stride: int) -> None:
+    """Leave cores that other processes claim to them, from now on, between two phases of a layer.
+
+    At ``address`` are ``count`` numbers of 64 bits, ``stride`` such words apart, whose sum is how many; the memory must
+    stay mapped. A layer always has at least one thread.
+    """
+    if ops.KERNELS is not None:
+        ops.KERNELS.library.kvferry_leave_claimed_cores(address, count, stride)
+
+
+def fits(hidden: int, inner: int, heads: int, kv_heads: int, dim: int, *, int8: bool = False) -> bool:
+    """Whether the compiled layers take these sizes, on this machine, and are the fastest way.
+
+    ``int8``: with matrices packed as 8-bit integers.
+    """
     heads_fit = dim % ops.HEAD_DIM_STEP == 0 and dim <= ops.MAX_HEAD_DIM and heads <= ops.MAX_GROUP * kv_heads
-    return heads_fit and hidden % 2 == 0 and inner % 2 == 0 and ops.has_fast_linear("cpu")
+    together = 4 if int8 else 2
+    fast = ops.has_linear("cpu") if int8 else ops.has_fast_linear("cpu")
+    return heads_fit and hidden % together == 0 and inner % together == 0 and fast
 
 
 def _layer(layer: DecoderLayer, cache: tuple[Tensor, Tensor]) -> _Layer:
     tensors = [getattr(layer, name) for name in DecoderLayer.__slots__]
-    return _Layer(*(None if t is None else t.data_ptr() for t in (*tensors, *cache)))
+    return _Layer(*(_pointer(t) for t in (*tensors, *cache)))
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

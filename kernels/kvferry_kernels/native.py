@@ -21,10 +21,13 @@ POINTER, INT64, INT, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctyp
 SIGNATURES = {
     "kvferry_rms_norm": (None, [POINTER] * 4 + [INT64] * 2 + [FLOAT, INT]),
     "kvferry_silu_and_mul": (None, [POINTER] * 2 + [INT64] * 2 + [INT]),
+    "kvferry_quantize": (None, [POINTER] * 4 + [INT64] * 2 + [INT]),
     "kvferry_rope_and_cache": (INT, [POINTER] * 10 + [INT64] * 6 + [FLOAT, INT]),
     "kvferry_paged_attention": (INT, [POINTER] * 7 + [INT64] * 7 + [FLOAT, INT]),
     "kvferry_linear": (None, [POINTER] * 4 + [INT64] * 3 + [INT]),
+    "kvferry_linear_int8": (None, [POINTER] * 6 + [INT64] * 3 + [INT]),
     "kvferry_decoder_layers": (INT, [POINTER] * 2 + [INT64] * 3 + [POINTER]),
+    "kvferry_leave_claimed_cores": (None, [POINTER, INT64, INT64]),
     "kvferry_cpu_level": (INT, []),
 }
 

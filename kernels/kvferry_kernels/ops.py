@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kvferry_kernels import native, reference
+from kvferry_kernels.reference import QuantizedRows
 
 KERNELS = native.load()
 
@@ -204,6 +205,63 @@ def linear(x: Tensor, packed: Tensor, outputs: int, bias: Tensor | None, dtype: 
         x.shape[0],
         outputs,
         x.shape[1],
+        dtype == torch.bfloat16,
+    )
+    return out
+
+
+def quantize_rows(x: Tensor) -> QuantizedRows:
+    """Quantize rows ``[num_rows, size]`` symmetrically to 8 bits, each 64 numbers by the largest of them.
+
+    Products of a row with a NaN or infinity in it are NaN.
+    """
+    if KERNELS is None or not _native(x):
+        return reference.quantize_rows(x)
+    rows = empty_rows(*x.shape)
+    KERNELS.library.kvferry_quantize(
+        *(part.data_ptr() for part in rows), x.data_ptr(), x.shape[0], x.shape[1], x.dtype == torch.bfloat16
+    )
+    return rows
+
+
+def empty_rows(num_rows: int, size: int) -> QuantizedRows:
+    """Room for ``num_rows`` quantized rows of up to ``size`` numbers, on the CPU."""
+    groups = -(-size // reference.GROUP)
+    return QuantizedRows(
+        torch.empty(num_rows, size + -size % reference.FOUR, dtype=torch.int8),
+        torch.empty(num_rows, groups, dtype=torch.float32),
+        torch.empty(num_rows, groups, dtype=torch.int32),
+    )
+
+
+def pack_linear_int8(weight: Tensor) -> Tensor:
+    """Quantize ``[outputs, size]`` symmetrically to 8 bits, each output by its own scale, in tiles of 32 outputs.
+
+    Returns uint8 ``[tiles, ceil(size / 4) + 1, 32, 4]``: four inputs of 32 outputs lie together, as bytes w + 128;
+    then 32 scales as float32. Padded with zeros.
+    """
+    return reference.pack_linear_int8(weight)
+
+
+def linear_int8(rows: QuantizedRows, packed: Tensor, outputs: int, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Multiply quantized rows by what ``pack_linear_int8`` gave, and add ``bias`` ``[outputs]``.
+
+    Returns ``[num_rows, outputs]`` in ``dtype``, bfloat16 or float32, which is the bias's too. Sums over 64 inputs are
+    in integers; they are scaled and added, in their order, in float32, and rounded once.
+    """
+    fits = all(part.is_cpu and part.is_contiguous() for part in (*rows, packed)) and (bias is None or _native(bias))
+    if KERNELS is None or not fits or dtype not in (torch.bfloat16, torch.float32):
+        return reference.linear_int8(rows, packed, outputs, bias, dtype)
+    num_rows, size = rows.numbers.shape
+    out = torch.empty(num_rows, outputs, dtype=dtype)
+    KERNELS.library.kvferry_linear_int8(
+        out.data_ptr(),
+        *(part.data_ptr() for part in rows),
+        packed.data_ptr(),
+        _pointer(bias),
+        num_rows,
+        outputs,
+        size,
         dtype == torch.bfloat16,
     )
     return out

@@ -7,6 +7,8 @@ the same row of the same product, however its sequence was batched or cut into c
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -21,8 +23,32 @@ KEY_BLOCKS = 4
 LINEAR_TILE = 32
 """Outputs that lie together in a packed weight."""
 
+FOUR = 4
+"""Inputs that lie together in a packed weight of 8-bit integers."""
+
+GROUP = 64
+"""Numbers of a row that share a scale when it is quantized."""
+
+INT8_MAX, INT8_ZERO = 127, 128
+"""Largest quantized number, and what stands for 0 in packed weights."""
+
+LEAST_TOP = 1e-30
+"""Numbers that share a scale and of which none is as large count as 0."""
+
 PAIRED = 5
 """Axes of a cache whose numbers lie in pairs."""
+
+
+class QuantizedRows(NamedTuple):
+    """Rows of 8-bit integers, from -127 to 127; a row's number is about integer * scale of its group.
+
+    ``numbers``: int8 ``[num_rows, size]``, the size rounded up to a multiple of 4. ``scales``: float32
+    ``[num_rows, groups]``, one for each 64 numbers. ``corrections``: int32, -128 times the sum of a group's numbers.
+    """
+
+    numbers: Tensor
+    scales: Tensor
+    corrections: Tensor
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
@@ -156,6 +182,45 @@ def linear(x: Tensor, packed: Tensor, outputs: int, bias: Tensor | None, dtype: 
     weight = packed.transpose(1, 2).flatten(2).flatten(0, 1)[:outputs, : x.shape[1]]
     result = x.float() @ weight.float().T
     return (result if bias is None else result + bias.float()).to(dtype)
+
+
+def quantize_rows(x: Tensor) -> QuantizedRows:
+    """See ops.quantize_rows."""
+    num_rows, size = x.shape
+    groups = -(-size // GROUP)
+    grouped = functional.pad(x.float(), (0, -size % GROUP)).view(num_rows, groups, GROUP)
+    whole, scales = _quantize(grouped)
+    numbers = whole.flatten(1)[:, : size + -size % FOUR].to(torch.int8)
+    return QuantizedRows(numbers.contiguous(), scales, (-INT8_ZERO * whole.sum(-1)).int())
+
+
+def pack_linear_int8(weight: Tensor) -> Tensor:
+    """See ops.pack_linear_int8."""
+    outputs, size = weight.shape
+    whole, scales = _quantize(functional.pad(weight.float(), (0, -size % FOUR, 0, -outputs % LINEAR_TILE)))
+    fours = (whole + INT8_ZERO).to(torch.uint8).view(-1, LINEAR_TILE, whole.shape[1] // FOUR, FOUR).transpose(1, 2)
+    return torch.cat((fours, scales.view(torch.uint8).view(-1, 1, LINEAR_TILE, FOUR)), dim=1)
+
+
+def linear_int8(rows: QuantizedRows, packed: Tensor, outputs: int, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """See ops.linear_int8. A group's sums are whole numbers far below 2^53: exact in float64, in any order."""
+    weight = packed[:, :-1].transpose(1, 2).flatten(2).flatten(0, 1).double() - INT8_ZERO
+    total = torch.zeros(len(rows.numbers), len(weight), device=weight.device)
+    for group, start in enumerate(range(0, weight.shape[1], GROUP)):
+        end = start + GROUP
+        sums = rows.numbers[:, start:end].double() @ weight[:, start:end].T
+        total += sums.float() * rows.scales[:, group, None]
+    result = (total * packed[:, -1].flatten().view(torch.float32))[:, :outputs]
+    return (result if bias is None else result + bias.float()).to(dtype)
+
+
+def _quantize(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers of ``[..., size]`` as floats, and the scale of each ``size``: NaN, if not all are finite."""
+    top = x.abs().amax(-1)
+    largest = torch.full_like(top, INT8_MAX)  # a number divided by a tensor is rounded twice
+    inverse = torch.where(top > LEAST_TOP, largest / top, 0.0)
+    whole = (x * inverse[..., None]).round()
+    return whole.nan_to_num(0.0, 0.0, 0.0), top / INT8_MAX + (top - top)
 
 
 def _query_tiles(query_starts: Tensor, context_lens: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

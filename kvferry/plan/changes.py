@@ -7,7 +7,7 @@ from engine.capacity import Capacity, plan_capacity
 from engine.config import AUTO_LEN, EngineConfig
 from engine.errors import ModelError
 from engine.layout import BLOCK_SIZE
-from engine.model_sizes import resolve_dtype
+from engine.model_sizes import INT8, NO_QUANTIZATION, resolve_dtype
 from kvferry.plan.estimate import Estimate
 
 POOL_FLAG = "--kv-cache-memory-bytes"
@@ -37,11 +37,6 @@ def changes(now: Estimate) -> list[Change]:
     return tried
 
 
-def int8_weight_bytes(now: Estimate) -> int:
-    """Bytes of weights of one byte a number, without scales: for orientation, since it isn't built."""
-    return now.capacity.weight_bytes // now.capacity.layout.item_bytes
-
-
 def _settings(now: Estimate) -> Iterator[tuple[str, str, str, EngineConfig]]:
     """Flag, value before and after, and all settings after."""
     engine, capacity = now.engine, now.capacity
@@ -68,6 +63,9 @@ def _settings(now: Estimate) -> Iterator[tuple[str, str, str, EngineConfig]]:
     dtype = resolve_dtype(engine.dtype, now.source.config, now.device)
     other_dtype = "bfloat16" if dtype == "float32" else "float32"
     yield "--dtype", dtype, other_dtype, replace(engine, dtype=other_dtype)
+    quantized = engine.quantization
+    turned = NO_QUANTIZATION if quantized == INT8 else INT8
+    yield "--quantization", quantized, turned, replace(engine, quantization=turned)
     if now.device == "cpu":
         workers = engine.host_workers
         yield "--host-workers", str(workers), str(workers + 1), replace(engine, host_workers=workers + 1)

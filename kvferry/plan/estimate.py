@@ -6,7 +6,7 @@ from engine.capacity import Capacity, plan_capacity
 from engine.config import EngineConfig
 from engine.errors import ModelError as EngineModelError
 from engine.memory import memory_of, part_of_worker, size_text
-from engine.model_sizes import head_is_copy
+from engine.model_sizes import INT8, head_is_copy, int8_bytes
 from kvferry.errors import ModelError, UsageError
 from kvferry.plan.settings import Question
 from kvferry.plan.source import Source
@@ -62,7 +62,11 @@ class Estimate:
         config = self.source.config
         if head_is_copy(config, self.device):
             once = config.vocab_size * config.hidden_size * capacity.layout.item_bytes
-            notes.append(f"the tied embedding is in memory twice on a CPU, {size_text(once)} each")
+            each = f"{size_text(once)} each"
+            if engine.quantization == INT8:
+                head = int8_bytes(config.vocab_size, config.hidden_size)
+                each = f"{size_text(once)}, and {size_text(head)} as {INT8}"
+            notes.append(f"the tied embedding is in memory twice on a CPU, {each}")
         explicit, unused = engine.kv_cache_memory_bytes > 0, self.left_bytes - capacity.pool_bytes
         if explicit and unused < 0:
             notes.append(

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from engine.capacity import Capacity
 from engine.model_sizes import num_parameters
-from kvferry.plan.changes import Change, changes, int8_weight_bytes
+from kvferry.plan.changes import Change, changes
 from kvferry.plan.estimate import Estimate
 from kvferry.plan.links import LINKS
 
@@ -35,7 +35,6 @@ def as_json(found: Estimate) -> str:
         "handovers": [_handover(capacity, length) for length in found.prompt_lens if found.num_prefill],
         "links": [{**asdict(link), "built": link.seconds_today(1) is not None} for link in LINKS],
         "changes": [_change(change) for change in changes(found)],
-        "int8_weight_bytes_not_built": int8_weight_bytes(found),
         "notes": found.notes(),
     }
     return json.dumps(answer) + "\n"

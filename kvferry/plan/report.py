@@ -3,7 +3,7 @@
 from engine.capacity import Capacity
 from engine.memory import size_text
 from engine.model_sizes import num_parameters
-from kvferry.plan.changes import POOL_FLAG, Change, changes, int8_weight_bytes
+from kvferry.plan.changes import POOL_FLAG, Change, changes
 from kvferry.plan.estimate import Estimate
 from kvferry.plan.links import LINKS, Link
 from kvferry.table import table
@@ -103,9 +103,8 @@ def _settings(found: Estimate) -> str:
             said.append(f"{name}: {change.refusal}\n")
         else:
             rows.append([name, *_row(change.capacity, usual)])
-    int8 = f"--quantization is not built yet: int8 weights would be about {size_text(int8_weight_bytes(found))}"
     about = "What each setting does, for one worker (the last columns are requests at once of so many tokens):\n"
-    return about + table(head, rows) + "".join([*said, f"{int8}\n", f"{TENSOR_PARALLELISM}\n"])
+    return about + table(head, rows) + "".join([*said, f"{TENSOR_PARALLELISM}\n"])
 
 
 def _name(change: Change) -> str:

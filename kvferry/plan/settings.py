@@ -23,6 +23,7 @@ OF_WORKERS = frozenset(
         "gpu_memory_utilization",
         "kv_cache_memory_bytes",
         "dtype",
+        "quantization",
         "device",
     }
 )

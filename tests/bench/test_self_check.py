@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench.passages import Passages
 from bench.self_check import TOLERANCE, Check, as_text, self_check, worst
 
 
+@pytest.mark.quiet
 def test_the_generators_figures_are_those_of_a_server_that_notes_what_it_sends(passages: Passages) -> None:
     checks = self_check(passages)
     assert len(checks) == 16

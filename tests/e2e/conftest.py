@@ -35,7 +35,10 @@ def until(condition: Any, within_s: float, what: str) -> Any:
 
 
 class Up:
-    """One `kvferry up`. Lines of its output are kept; workers' status ports are read from them."""
+    """One `kvferry up`. Lines of its output are kept; workers' status ports are read from them.
+
+    ``texts`` is for those who ask it something: what it answered, by question.
+    """
 
     def __init__(self, *flags: str) -> None:
         command = [sys.executable, "-m", "kvferry", "up", "--port", "0", *flags]
@@ -44,6 +47,7 @@ class Up:
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
         )
         self.lines: list[str] = []
+        self.texts: dict[str, str] = {}
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -94,10 +98,13 @@ class Up:
         return float(match[1])
 
     def idle(self, within_s: float) -> None:
-        """Every worker holds nothing, and its pool's sum is right."""
+        """Every worker is there and holds nothing, and its pool's sum is right."""
 
         def nothing_held() -> bool:
-            ledgers = [self.ledger(worker) for worker in self.status_urls()]
+            try:
+                ledgers = [self.ledger(worker) for worker in self.status_urls()]
+            except OSError:  # one was killed, and isn't back
+                return False
             return all(not led["holds"] and led["pool"]["held"] == 0 for led in ledgers)
 
         until(nothing_held, within_s, "nothing held")
@@ -132,7 +139,7 @@ def split(model_dir: Path) -> Iterator[Up]:
 
 @pytest.fixture(scope="module")
 def pair(model_dir: Path) -> Iterator[Up]:
-    """One prefill and two decode workers behind two gateways."""
+    """One prefill and two decode workers behind two gateways; who harms one waits until all three are back."""
     up = Up("--decode", "2", "--gateways", "2", "--kv-cache-memory-bytes", "64MiB").ready()
     yield up
     assert up.end() == 0

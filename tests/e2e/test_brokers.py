@@ -15,11 +15,12 @@ from kvferry.brokers import nats_broker, running
 from kvferry.secrets_nats import Rights
 from tests.e2e.conftest import Up, until
 from tests.e2e.test_front_door import cmdline, model_of
-from tests.e2e.test_reliability import body_of, stream
+from tests.e2e.test_reliability import body_of, stream, undisturbed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.nats]
 
-PAUSE_S = 10.0
+PAUSE_S = 7.0
+"""A peer of which nothing is heard for 5 s on a bus that works is dead."""
 AT_EVENT = 12
 
 
@@ -47,16 +48,16 @@ def text_with(up: Up, fault: Callable[[], None]) -> str:
 
 
 def test_a_stream_survives_a_restart_of_nats(up: Up) -> None:
-    undisturbed = stream(up, body_of(up))
+    right = undisturbed(up, body_of(up))
     victim = pid_of(up, b"nats-server")
-    assert text_with(up, lambda: os.kill(victim, signal.SIGKILL)) == undisturbed
+    assert text_with(up, lambda: os.kill(victim, signal.SIGKILL)) == right
     assert pid_of(up, b"nats-server") != victim
     up.idle(30)
 
 
 def test_a_stream_survives_a_pause_of_nats(up: Up) -> None:
-    """Ten silent seconds are nobody's death: no worker is judged, and no attempt is tried again."""
-    undisturbed = stream(up, body_of(up))
+    """Seven silent seconds are nobody's death: no worker is judged, and no attempt is tried again."""
+    right = undisturbed(up, body_of(up))
     victim = pid_of(up, b"nats-server")
     resumed: list[bool] = []
 
@@ -67,28 +68,28 @@ def test_a_stream_survives_a_pause_of_nats(up: Up) -> None:
         resumed.append(True)
 
     before = len([line for line in up.lines if "peer_lost" in line])
-    assert text_with(up, pause) == undisturbed
+    assert text_with(up, pause) == right
     assert resumed
     assert len([line for line in up.lines if "peer_lost" in line]) == before
     up.idle(30)
 
 
 def test_requests_go_on_without_valkey(up: Up) -> None:
-    undisturbed = stream(up, body_of(up))
+    body = body_of(up, num_tokens=24)
+    right = undisturbed(up, body)
     victim = pid_of(up, b"valkey-server")
     os.kill(victim, signal.SIGSTOP)
     try:
-        assert stream(up, body_of(up)) == undisturbed
+        assert stream(up, body) == right
         os.kill(victim, signal.SIGKILL)
-        assert stream(up, body_of(up)) == undisturbed
+        assert stream(up, body) == right
     finally:
         until(lambda: victim not in up.descendants(), 10, "the old Valkey is gone")
-    until(lambda: pid_of(up, b"valkey-server"), 40, "a new Valkey")
+    until(lambda: any(b"valkey-server" in cmdline(pid) for pid in up.descendants()), 40, "a new Valkey")
 
 
-def test_a_prompt_of_four_thousand_tokens_passes_a_limit_of_sixty_four_kilobytes(
-    model_dir: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("num_tokens", [1000, pytest.param(4000, marks=pytest.mark.long)])
+def test_a_long_prompt_passes_a_limit_of_sixty_four_kilobytes(model_dir: Path, tmp_path: Path, num_tokens: int) -> None:
     def small(folder: Path) -> object:
         broker = nats_broker(folder, {"everybody": Rights((">",), (">",))})
         config = folder / "nats.conf"
@@ -98,11 +99,11 @@ def test_a_prompt_of_four_thousand_tokens_passes_a_limit_of_sixty_four_kilobytes
     with running(small, tmp_path) as broker:  # type: ignore[arg-type]
         up = Up("--nats-url", broker.urls["everybody"], "--kv-cache-memory-bytes", "256MiB").ready()
         try:
-            text = "The ferry crosses the wide river again. " * 500
+            text = "The ferry crosses the wide river again. " * (num_tokens // 8)
             body = {"model": model_of(up), "prompt": text, "max_tokens": 5}
             answer = httpx.post(f"{up.base_url}/v1/completions", json=body, timeout=120)
             assert answer.status_code == 200, answer.text
-            assert answer.json()["usage"]["prompt_tokens"] > 4000
+            assert answer.json()["usage"]["prompt_tokens"] >= num_tokens
             assert answer.headers["x-kvferry-path"] == "split"
             up.idle(10)
         finally:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.conftest import Up, until
 from tests.e2e.test_front_door import cmdline
-from tests.e2e.test_reliability import adopter, body_of, io_process, leaves_nothing, stream, until_workers
+from tests.e2e.test_reliability import adopter, body_of, io_process, stream, undisturbed, until_workers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.nats]
 
@@ -34,23 +34,23 @@ def engine_process(up: Up, worker: str) -> int:
     return found
 
 
-LONG = [pytest.param(number, marks=pytest.mark.long) for number in (2, 15, 17)]
+LONG = [pytest.param(number, marks=pytest.mark.long) for number in (2, 15, 17, 40)]
 """`make test` has these in process (tests/parity/test_kill.py)."""
 
 
-@pytest.mark.parametrize("num_events", [1, 16, 40, *LONG])
+@pytest.mark.parametrize("num_events", [1, 16, *LONG])
 def test_a_decode_worker_killed_mid_stream_changes_no_token(pair: Up, num_events: int) -> None:
     until_workers(pair, 1, 2)
-    undisturbed = stream(pair, body_of(pair))
+    right = undisturbed(pair, body_of(pair))
 
     def kill(seen: int) -> None:
         if seen == num_events:
             victim = until(lambda: adopter(pair), 10, "adopted")
             os.kill(io_process(pair, victim), signal.SIGKILL)
 
-    assert stream(pair, body_of(pair), kill) == undisturbed
+    assert stream(pair, body_of(pair), kill) == right
     until_workers(pair, 1, 2)
-    leaves_nothing(pair)
+    pair.idle(30)
 
 
 def test_a_decode_worker_killed_before_the_first_token_changes_no_token(pair: Up) -> None:
@@ -65,7 +65,7 @@ def test_a_decode_worker_killed_before_the_first_token_changes_no_token(pair: Up
         text = asked.result()
     until_workers(pair, 1, 2)
     assert text == stream(pair, body)
-    leaves_nothing(pair)
+    pair.idle(30)
 
 
 @pytest.mark.parametrize("state", ["offered", "granted", "sending", "complete"])
@@ -98,7 +98,7 @@ def test_a_prefill_worker_killed_in_each_state_changes_no_token(pair: Up, state:
         text = asked.result()
     until_workers(pair, 1, 2)
     assert text == stream(pair, body)
-    leaves_nothing(pair)
+    pair.idle(30)
 
 
 def until_sent(up: Up, victim: str, decoders: Stopped, engine: Stopped) -> None:

@@ -35,10 +35,10 @@ class Faulty(ToyModel):
 
     bad = 500
 
-    def forward(self, batch: Any, cache: Any, on_layer: Any) -> torch.Tensor:
+    def forward(self, batch: Any, cache: Any, on_layers: Any) -> torch.Tensor:
         if self.bad in batch.token_ids.tolist():
             raise RuntimeError("the device said no")
-        return super().forward(batch, cache, on_layer)
+        return super().forward(batch, cache, on_layers)
 
 
 def test_a_failing_step_breaks_its_keys_and_the_engine_lives_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,9 +18,10 @@ OTHER = """
 import sys
 from pathlib import Path
 from engine.core_page import CorePage
-page = CorePage(Path(sys.argv[1]), 8)
+page = CorePage(Path(sys.argv[1]), 8, prefill=sys.argv[2] == "prefill")
 print(page.begin(), flush=True)
 sys.stdin.readline()
+page.end()
 page.rest()
 print("rests", flush=True)
 sys.stdin.readline()
@@ -29,9 +31,9 @@ sys.stdin.readline()
 class Other:
     """A worker in a process of its own, in the middle of a step."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kind: str = "decode") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", OTHER, str(path)],
+            [sys.executable, "-c", OTHER, str(path), kind],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -53,11 +55,41 @@ class Other:
         self.process.communicate()
 
 
+class Clock:
+    """Stands for the clock and for sleeping: whoever sleeps lets that much time pass."""
+
+    def __init__(self) -> None:
+        self.now = 10**12
+        self.slept = 0.0
+
+    def monotonic_ns(self) -> int:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+        self.now += int(seconds * 1e9)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(core_page.time, "monotonic_ns", made.monotonic_ns)
+    monkeypatch.setattr(core_page.time, "sleep", made.sleep)
+    return made
+
+
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[CorePage]:
     made = CorePage(tmp_path / "cores", NUM_CORES)
     yield made
     made.close()
+
+
+def claimed(page: CorePage) -> int:
+    """What a kernel reads of the page while it runs."""
+    claims = page.claims
+    words = (ctypes.c_int64 * (claims.count * claims.stride - claims.stride + 1)).from_address(claims.address)
+    return sum(words[:: claims.stride])
 
 
 def test_who_is_alone_has_all_cores(page: CorePage) -> None:
@@ -71,11 +103,75 @@ def test_two_that_have_work_share_until_one_rests(page: CorePage, tmp_path: Path
     try:
         assert other.num_threads == NUM_CORES
         assert page.begin() == NUM_CORES // 2
+        page.end()
         other.go_on()
         assert other.said() == "rests\n"
         assert page.begin() == NUM_CORES
     finally:
         other.end()
+
+
+def test_prefill_has_all_cores_but_those_that_a_decode_step_claims(page: CorePage, tmp_path: Path) -> None:
+    other = Other(tmp_path / "cores", "prefill")
+    try:
+        assert other.num_threads == NUM_CORES
+        assert claimed(page) == 0
+        assert page.begin() == NUM_CORES // 2
+        assert claimed(page) == NUM_CORES // 2
+        page.end()
+        assert claimed(page) == 0
+    finally:
+        other.end()
+
+
+def test_a_decode_step_beside_prefill_begins_when_its_streams_gap_is_due(
+    tmp_path: Path, clock: Clock, page: CorePage
+) -> None:
+    prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
+    take_slot_of_another_process(page, prefill)
+    page.begin()
+    clock.now += 15_000_000
+    page.end()
+    prefill.begin()
+    page.begin()
+    assert clock.slept == pytest.approx(0.035, abs=0.001)
+    clock.now += 200_000_000
+    page.end()
+    clock.slept = 0.0
+    prefill.layers_done()
+    page.begin()
+    assert clock.slept == pytest.approx(0.1, abs=0.001)  # prefill isn't starved by long steps
+    page.end()
+    clock.slept = 0.0
+    prefill.rest()
+    page.begin()
+    assert clock.slept == 0.0
+    prefill.close()
+
+
+def test_a_first_step_does_not_wait(tmp_path: Path, clock: Clock, page: CorePage) -> None:
+    prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
+    take_slot_of_another_process(page, prefill)
+    prefill.begin()
+    page.begin()
+    assert clock.slept == 0.0
+    prefill.close()
+
+
+def test_a_claim_of_one_that_was_killed_in_a_step_is_struck_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Other(tmp_path / "cores")
+    prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
+    other.end()
+    prefill.begin()
+    prefill.layers_done()
+    assert claimed(prefill) == NUM_CORES
+    now = core_page.time.monotonic_ns()
+    monkeypatch.setattr("time.monotonic_ns", lambda: now + core_page.STALE_NS + 1)
+    prefill.layers_done()
+    assert claimed(prefill) == 0
+    prefill.close()
 
 
 def test_who_was_killed_or_is_stuck_in_a_step_keeps_no_core(
@@ -84,6 +180,7 @@ def test_who_was_killed_or_is_stuck_in_a_step_keeps_no_core(
     other = Other(tmp_path / "cores")
     other.end()
     assert page.begin() == NUM_CORES // 2  # for as long as a step may take
+    page.end()
     now = core_page.time.monotonic_ns()
     monkeypatch.setattr("time.monotonic_ns", lambda: now + core_page.STALE_NS + 1)
     assert page.begin() == NUM_CORES
@@ -113,3 +210,9 @@ def test_a_page_without_a_slot_left_is_said(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(core_page.mmap, "mmap", lambda *argv: pytest.fail("nothing to map"))
     with pytest.raises(OSError, match="share the page already"):
         CorePage(tmp_path / "cores", 2)
+
+
+def take_slot_of_another_process(page: CorePage, other: CorePage) -> None:
+    """Locks are a process's: two pages of one process would have the same slot."""
+    if other._slot == page._slot:
+        other._slot += 1

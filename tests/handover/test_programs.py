@@ -107,7 +107,7 @@ def check_programs(count: int) -> None:
 
 
 def test_random_programs_lose_leak_and_falsify_nothing() -> None:
-    check_programs(int(os.environ.get("KVFERRY_PROGRAMS", "500")))
+    check_programs(int(os.environ.get("KVFERRY_PROGRAMS", "200")))
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from protocol.codec import decode
 from protocol.messages import AttemptRef, Failed, Refused, Released, Tail
 from tests.support.scripted_gateway import GREEDY, ScriptedGateway
 from tests.support.stack import Stack, run, until
@@ -169,12 +170,16 @@ def test_an_end_at_the_first_token_leaves_nothing_on_the_decode_worker() -> None
 
 
 def drop_every(nth: int) -> Callable[[str, bytes], Iterator[bytes]]:
-    """Lose each ``nth`` message, and double the one after it."""
-    count = 0
+    """Lose each ``nth`` message of a kind on its way to somebody, and double the one after it.
+
+    Counted together, kinds would fall into step: all repeats end up a second apart, and if there is an even number of
+    them, one is the lost one each time, until the attempt's deadline.
+    """
+    counts: dict[tuple[str, type], int] = {}
 
     def fault(subject: str, payload: bytes) -> Iterator[bytes]:
-        nonlocal count
-        count += 1
+        kind = (subject, type(decode(payload)[1]))
+        count = counts[kind] = counts.get(kind, len(counts)) + 1  # of some kinds the first one is lost
         if "heartbeat" in subject or count % nth:
             yield payload
         if count % nth == 1:

@@ -1,5 +1,6 @@
 """Layers in one compiled call give the bits of the single operations, in any batch, chunks and threads."""
 
+import ctypes
 from collections.abc import Sequence
 
 import pytest
@@ -7,11 +8,12 @@ import torch
 from torch import Tensor
 
 from kvferry_kernels import native, ops
-from kvferry_kernels.decoder import Decoder, DecoderBatch, DecoderLayer, DecoderSizes
+from kvferry_kernels.decoder import Decoder, DecoderBatch, DecoderLayer, DecoderSizes, leave_claimed_cores
 
 HIDDEN, HEADS, KV_HEADS, DIM, INNER, NUM_LAYERS = 96, 6, 2, 32, 160, 3
 NUM_BLOCKS, MAX_LEN = 40, 256
 COMPILED = native.available()
+INT8 = pytest.mark.parametrize("int8", [False, True], ids=["bf16", "int8"])
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -23,12 +25,13 @@ def sizes() -> DecoderSizes:
     return DecoderSizes(HIDDEN, HEADS, KV_HEADS, DIM, INNER, angles.cos(), angles.sin(), 1e-5, DIM**-0.5)
 
 
-def layers(extras: bool) -> list[DecoderLayer]:
+def layers(extras: bool, int8: bool) -> list[DecoderLayer]:
     """Random weights; ``extras`` are biases and head norms."""
+    pack = ops.pack_linear_int8 if int8 else ops.pack_linear
     wide = (HEADS + 2 * KV_HEADS) * DIM
 
     def matrix(outputs: int, inputs: int, seed: int) -> Tensor:
-        return ops.pack_linear((random(outputs, inputs, seed=seed).float() * inputs**-0.5).bfloat16())
+        return pack((random(outputs, inputs, seed=seed).float() * inputs**-0.5).bfloat16())
 
     def vector(size: int, seed: int) -> Tensor | None:
         return random(size, seed=seed) if extras else None
@@ -76,25 +79,31 @@ def embedded(spans: Sequence[tuple[int, int, int]]) -> Tensor:
     return torch.cat([random(160, HIDDEN, seed=seq)[first:end] for seq, first, end in spans])
 
 
+def multiply(x: Tensor, packed: Tensor, outputs: int, bias: Tensor | None) -> Tensor:
+    if packed.dtype == torch.uint8:
+        return ops.linear_int8(ops.quantize_rows(x), packed, outputs, bias, torch.bfloat16)
+    return ops.linear(x, packed, outputs, bias, torch.bfloat16)
+
+
 def by_operations(
     model: DecoderSizes, all_layers: Sequence[DecoderLayer], cache: Sequence[tuple[Tensor, Tensor]],
     spans: Sequence[tuple[int, int, int]],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     batch, hidden = batch_of(spans), embedded(spans)
-    residual, bf16 = hidden.float(), torch.bfloat16
+    residual = hidden.float()
     hidden = ops.rms_norm(hidden, all_layers[0].input_norm, model.eps)
     for i, (layer, (k, v)) in enumerate(zip(all_layers, cache, strict=True)):
-        qkv = ops.linear(hidden, layer.qkv, (HEADS + 2 * KV_HEADS) * DIM, layer.qkv_bias, bf16)
+        qkv = multiply(hidden, layer.qkv, (HEADS + 2 * KV_HEADS) * DIM, layer.qkv_bias)
         query = ops.rope_and_cache(
             qkv, batch.positions, model.cos, model.sin, batch.slots, k, v, layer.q_norm, layer.k_norm, model.eps
         )
         mixed = ops.paged_attention(
             query, k, v, batch.block_tables, batch.query_starts, batch.context_lens, model.scale
         )
-        hidden = ops.linear(mixed.flatten(1), layer.output, HIDDEN, layer.output_bias, bf16)
+        hidden = multiply(mixed.flatten(1), layer.output, HIDDEN, layer.output_bias)
         hidden = ops.rms_norm(hidden, layer.mlp_norm, model.eps, residual)
-        hidden = ops.silu_and_mul(ops.linear(hidden, layer.gate_up, 2 * INNER, layer.gate_up_bias, bf16))
-        hidden = ops.linear(hidden, layer.down, HIDDEN, layer.down_bias, bf16)
+        hidden = ops.silu_and_mul(multiply(hidden, layer.gate_up, 2 * INNER, layer.gate_up_bias))
+        hidden = multiply(hidden, layer.down, HIDDEN, layer.down_bias)
         if i + 1 < len(all_layers):
             hidden = ops.rms_norm(hidden, all_layers[i + 1].input_norm, model.eps, residual)
     return hidden, residual
@@ -112,9 +121,10 @@ def compiled(ready: Decoder, model: DecoderSizes, first_norm: Tensor, *spans: tu
 
 
 @pytest.mark.parametrize("kernels", COMPILED, indirect=True)
+@INT8
 @pytest.mark.parametrize("extras", [False, True], ids=["plain", "biases and norms"])
-def test_compiled_layers_equal_the_operations_bit_for_bit(kernels: str, extras: bool) -> None:
-    model, weights = sizes(), layers(extras)
+def test_compiled_layers_equal_the_operations_bit_for_bit(kernels: str, extras: bool, int8: bool) -> None:
+    model, weights = sizes(), layers(extras, int8)
     for spans in ([(0, 0, 150)], [(0, 0, 20), (1, 0, 1), (2, 0, 113), (3, 0, 16)]):
         ours, theirs = caches(), caches()
         ready = Decoder(model, weights, ours)
@@ -127,8 +137,9 @@ def test_compiled_layers_equal_the_operations_bit_for_bit(kernels: str, extras: 
 
 
 @pytest.mark.parametrize("kernels", COMPILED, indirect=True)
-def test_batch_chunks_and_threads_change_no_bit(kernels: str, threads: None) -> None:
-    model, weights = sizes(), layers(extras=False)
+@INT8
+def test_batch_chunks_and_threads_change_no_bit(kernels: str, threads: None, int8: bool) -> None:
+    model, weights = sizes(), layers(False, int8)
     norm = weights[0].input_norm
     whole = compiled(Decoder(model, weights, caches()), model, norm, (0, 0, 150))
     for count in (1, 2, 3):
@@ -142,7 +153,7 @@ def test_batch_chunks_and_threads_change_no_bit(kernels: str, threads: None) -> 
 
 @pytest.mark.parametrize("kernels", COMPILED, indirect=True)
 def test_what_lies_outside_a_table_is_refused_and_nothing_is_written(kernels: str) -> None:
-    model, weights, cache = sizes(), layers(extras=False), caches()
+    model, weights, cache = sizes(), layers(extras=False, int8=False), caches()
     ready = Decoder(model, weights, cache)
     for bad in ("positions", "slots", "block_tables", "context_lens"):
         batch = batch_of([(0, 0, 20)])
@@ -151,3 +162,26 @@ def test_what_lies_outside_a_table_is_refused_and_nothing_is_written(kernels: st
         with pytest.raises(IndexError):
             ready.begin(batch, hidden, hidden.float()).layers(0, NUM_LAYERS)
     assert not any(part.any() for layer in cache for part in layer)
+
+
+@pytest.mark.parametrize("kernels", COMPILED[:1], indirect=True)
+def test_matrices_of_two_formats_are_refused(kernels: str) -> None:
+    mixed = [layers(False, int8)[0] for int8 in (False, True)]
+    with pytest.raises(ValueError, match="more than one number format"):
+        Decoder(sizes(), mixed, caches()[:2])
+
+
+@pytest.mark.parametrize("kernels", COMPILED, indirect=True)
+def test_cores_that_others_claim_meanwhile_change_no_bit(kernels: str, threads: None) -> None:
+    model, weights = sizes(), layers(extras=False, int8=False)
+    norm = weights[0].input_norm
+    torch.set_num_threads(3)
+    whole = compiled(Decoder(model, weights, caches()), model, norm, (0, 0, 150))
+    claims = (ctypes.c_int64 * 6)(0, 9, 0, 9, 0, 9)  # every other word, as on a page with other things between
+    try:
+        leave_claimed_cores(ctypes.addressof(claims), 3, 2)
+        for first, second in ((1, 0), (2, 0), (1, 3), (0, 0)):
+            claims[0], claims[4] = first, second
+            assert torch.equal(compiled(Decoder(model, weights, caches()), model, norm, (0, 0, 150)), whole)
+    finally:
+        leave_claimed_cores(0, 0, 0)

@@ -96,7 +96,7 @@ def test_each_setting_is_changed_and_computed_again(plan: Told, llama_8b: Path) 
     blocks_of_32 = changed["--block-size", "32"]
     assert not blocks_of_32["built"]
     assert blocks_of_32["worker"]["kv_block_bytes"] == 4 * MIB
-    assert found["int8_weight_bytes_not_built"] == 8_030_261_248
+    assert "only on a CPU" in changed["--quantization", "int8"]["refusal"]
     assert not any("tensor" in flag for flag, _ in changed)
 
 
@@ -114,7 +114,7 @@ def test_the_report_is_for_people(plan: Told, llama_8b: Path) -> None:
     assert "note: the folder has no weights: sizes are computed from config.json alone" in text
     assert "for one GPU together say --gpu-memory-utilization 0.45" in text
     assert "--tensor-parallel-size is not built yet" in text
-    assert "int8 weights would be about 7.5 GiB" in text
+    assert "--quantization none to int8: --quantization int8 isn't built on cuda" in text
     assert "(not built yet)" in next(line for line in text.splitlines() if line.startswith("--block-size"))
     assert max(len(line) for line in text.splitlines() if str(llama_8b) not in line) < 240
 

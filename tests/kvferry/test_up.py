@@ -4,6 +4,7 @@ import http.client
 import itertools
 import json
 import os
+import random
 import shlex
 import signal
 import socket
@@ -12,14 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
-from kvferry.brokers import free_port
 from tests.support.terminal import interruptible
 
 pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.nats]
@@ -29,14 +29,27 @@ DEADLINE_S = 120.0
 
 KEY = "a-key"
 
+LISTENED = range(20_000, 32_000)
+"""Connections get their own ports from 32,768 on: those of other stacks take none of these."""
+
 Eventually = Callable[[Callable[[], object]], object]
+
+
+def free_ports(count: int) -> int:
+    """The first of so many free ports in a row."""
+    while True:
+        first = random.choice(LISTENED)
+        with ExitStack() as stack, suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
 
 
 class Up:
     """A running `kvferry up`, and what it has shown so far."""
 
     def __init__(self, argv: list[str], environ: dict[str, str], cwd: Path) -> None:
-        self.port = free_port()
+        self.port = free_ports(2)
         command = [sys.executable, "-m", "kvferry", "up", "--port", str(self.port), *argv]
         self.process = subprocess.Popen(
             command,
@@ -229,7 +242,7 @@ def test_ctrl_c_lets_open_streams_finish(environ: dict[str, str], empty: Path, e
             str(up.port),
             str(up.port + 1),
         }
-        stream = Stream(up, 150)
+        stream = Stream(up, 80)
         family = up.family()
         up.process.send_signal(signal.SIGINT)
         up.until("no new requests are taken; open ones have 30 s")

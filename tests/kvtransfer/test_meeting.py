@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from kvtransfer.meeting import SUFFIX, Meeting
+from kvtransfer.meeting import NEW_S, NEW_SUFFIX, SUFFIX, Meeting
 from protocol.messages import Peer
 
 D = Peer("decode-1", "0199-a")
@@ -64,6 +66,44 @@ def test_what_a_killed_worker_left_is_taken_away_by_the_next_and_the_living_stay
     living.close()
 
 
+def test_a_socket_is_its_users_alone_whatever_the_umask(tmp_path: Path) -> None:
+    meeting = Meeting(tmp_path)
+    before = os.umask(0)
+    try:
+        listener = meeting.listen(D)
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in tmp_path.iterdir()] == [0o600]
+    listener.close()
+    meeting.close()
+
+
+def test_a_worker_that_was_killed_just_before_it_listened_leaves_nothing_for_long(tmp_path: Path) -> None:
+    meeting = Meeting(tmp_path)
+    half_made = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+    for each, name in zip(half_made, ("fresh", "old"), strict=True):
+        each.bind(str(tmp_path / (name + NEW_SUFFIX)))
+        each.close()
+    long_ago = time.time() - 2 * NEW_S
+    os.utime(tmp_path / ("old" + NEW_SUFFIX), (long_ago, long_ago))
+    meeting.sweep()
+    assert names(tmp_path) == ["fresh" + NEW_SUFFIX], "its owner may be about to listen"
+    meeting.close()
+
+
+def test_a_place_that_cant_be_listened_at_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = Meeting(tmp_path)
+
+    def fail(path: Path, target: Path) -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="no"):
+        meeting.listen(D)
+    assert names(tmp_path) == []
+    meeting.close()
+
+
 def test_a_folder_may_have_a_long_name_and_need_not_be_there(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 120) / ("y" * 120)
     meeting = Meeting(folder)
@@ -80,8 +120,10 @@ def test_a_folder_that_others_may_write_into_is_refused(tmp_path: Path, mode: in
     folder = tmp_path / "link"
     folder.mkdir()
     folder.chmod(mode)
+    before = len(names(Path("/proc/self/fd")))
     with pytest.raises(PermissionError, match="changed by other users"):
         Meeting(folder)
+    assert len(names(Path("/proc/self/fd"))) == before
 
 
 def test_a_file_in_the_folders_place_is_an_error(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_a_pool_can_be_mapped_a_second_time_by_its_descriptor() -> None:
     one = PoolMemory(LAYOUT, 3)
     other = PoolMemory(LAYOUT, 3, os.dup(one.fd))
     one.layers(0)[1].v[2, 1, 0] = 77
-    one.count_layer()
+    one.count_layers(1)
     assert other.layers(0)[1].v[2, 1, 0] == 77
     assert other.progress == 1
     with pytest.raises(ValueError, match="layout needs"):

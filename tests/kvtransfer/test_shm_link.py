@@ -88,12 +88,13 @@ class FakeReceiver:
         while not packet:  # whoever begins to listen looks whether the others live
             if self.connection is not None:
                 self.connection.close()
-            self.connection, _ = await loop.sock_accept(self._listener)
-            packet, fds, _, _ = socket.recv_fds(self.connection, packets.MAX_PACKET_BYTES, 1)
+            connection, _ = await loop.sock_accept(self._listener)
+            self.connection = connection
+            packet, fds, _, _ = socket.recv_fds(connection, packets.MAX_PACKET_BYTES, 1)
         assert packets.read_hello(packet) == P
         self.reader = SegmentReader(fds[0])
-        self.connection.send(packets.PROOF + (self.reader.proof() if proof is None else proof))
-        self.connection.setblocking(False)
+        connection.send(packets.PROOF + (self.reader.proof() if proof is None else proof))
+        connection.setblocking(False)
 
     def told(self) -> list[Place]:
         """What it has been told of, and hasn't looked at so far."""
@@ -433,6 +434,44 @@ def test_a_receiver_that_answers_nonsense_is_given_up(tmp_path: Path, answer: by
         await rig.close()
 
     run(check)
+
+
+def test_what_goes_by_the_bus_is_waited_for_by_each_who_sent_it(tmp_path: Path) -> None:
+    async def check() -> None:
+        rig = Rig(tmp_path)
+        bus = rig.sender.bus
+        assert isinstance(bus, MemoryBus)
+        rig.hub.cut(bus)
+        sends = [asyncio.create_task(rig.send(D)) for _ in range(2)]
+        done, waiting = await asyncio.wait(sends, timeout=0.05)
+        assert (len(done), len(waiting)) == (0, 2)
+        rig.hub.restore(bus)
+        assert await asyncio.gather(*sends) == ["nats", "nats"]
+        await rig.close()
+
+    run(check)
+
+
+def test_a_descriptor_that_was_sent_is_not_handed_to_child_processes(tmp_path: Path) -> None:
+    async def check() -> None:
+        rig = Rig(tmp_path)
+        receiver = await rig.receiver(D)
+        await rig.agreed(D)
+        shared = receiver._shm._receiver
+        assert shared is not None
+        assert not any(os.get_inheritable(line._reader._fd) for line in shared._lines)
+        await rig.close()
+
+    run(check)
+
+
+def test_without_memory_to_share_nothing_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any) -> int:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(os, "memfd_create", none)
+    with pytest.raises(OSError, match="no memory"):
+        ShmLink(tmp_path, P, SEGMENT_BYTES)
 
 
 def settings(**more: Any) -> WorkerSettings:

@@ -130,6 +130,7 @@ def test_a_killed_process_frees_its_places_and_leaves_a_socket_that_the_next_rem
         assert held_bytes(link) > 400_000
         os.kill(child.pid, signal.SIGKILL)
         await until(lambda: held_bytes(link) == 0 and link.sharing == [])
+        await asyncio.to_thread(child.wait, 10)  # its listening socket may be closed after the connection
         other = ShmLink(tmp_path, D2, SEGMENT_BYTES)
         await other.receive(D2, lambda data: None)
         assert num_files(tmp_path) == 1, "that of the living one"

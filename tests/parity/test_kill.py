@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -19,15 +19,15 @@ from tests.support.world import Asked, World, run_virtually
 pytestmark = pytest.mark.model
 
 FEW = (0, 1, 2, 15, 16, 17, 40)
+FEWER = (0, 16)
+"""In float32, where no rounding hides behind the kill; `make test-long` has all."""
 AFTER = 6
 """Tokens that follow the kill: min_tokens is passed, and a block's end too."""
-NUM_TOKENS = FEW[-1] + AFTER
-GREEDY = Sampling(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
+GREEDY = Sampling(temperature=0.0, ignore_eos=True)
 SEEDED = Sampling(
     temperature=1.0,
     seed=2**63 + 11,
     top_p=0.97,
-    max_tokens=NUM_TOKENS,
     min_tokens=5,
     ignore_eos=True,
     repetition_penalty=1.1,
@@ -37,8 +37,13 @@ SEEDED = Sampling(
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def model(request: pytest.FixtureRequest, model_dir: Path) -> Model:
-    return cast("Model", LlamaModel(model_dir, request.param, max_model_len=2048))
+def dtype(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def model(dtype: str, model_dir: Path) -> Model:
+    return cast("Model", LlamaModel(model_dir, dtype, max_model_len=2048))
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +76,11 @@ async def broken_run(
     return asked
 
 
-def check_kills(model: Model, prompt: tuple[int, ...], sampling: Sampling, n: int, kills: Iterable[int]) -> None:
+def check_kills(model: Model, prompt: tuple[int, ...], sampling: Sampling, n: int, kills: Sequence[int]) -> None:
     async def check() -> None:
-        unbroken = await broken_run(model, prompt, sampling, n, ())
-        assert [len(output) for output in unbroken.tokens] == [NUM_TOKENS] * n
+        num_tokens = max(kills) + AFTER
+        unbroken = await broken_run(model, prompt, replace(sampling, max_tokens=num_tokens), n, ())
+        assert [len(output) for output in unbroken.tokens] == [num_tokens] * n
         for k in kills:
             length = k + AFTER
             broken = await broken_run(model, prompt, replace(sampling, max_tokens=length), n, (k,))
@@ -87,9 +93,9 @@ def check_kills(model: Model, prompt: tuple[int, ...], sampling: Sampling, n: in
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 def test_the_output_is_that_of_the_unbroken_run(
-    model: Model, prompt: tuple[int, ...], sampling: Sampling, n: int
+    model: Model, dtype: str, prompt: tuple[int, ...], sampling: Sampling, n: int
 ) -> None:
-    check_kills(model, prompt, sampling, n, FEW)
+    check_kills(model, prompt, sampling, n, FEW if dtype == "bfloat16" else FEWER)
 
 
 def test_it_is_even_when_it_happens_three_times(model: Model, prompt: tuple[int, ...]) -> None:

@@ -22,9 +22,8 @@ pytestmark = pytest.mark.model
 NUM_BLOCKS = 1024
 NUM_PROMPTS = 16
 PROMPT_TOKENS = 160
-NUM_TOKENS = 24
-GREEDY = Sampling(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
-SEEDED = Sampling(temperature=1.0, top_p=0.95, seed=7_000_000_001, max_tokens=NUM_TOKENS, ignore_eos=True)
+GREEDY = Sampling(temperature=0.0, max_tokens=24, ignore_eos=True)
+SEEDED = Sampling(temperature=1.0, top_p=0.95, seed=7_000_000_001, max_tokens=24, ignore_eos=True)
 
 Prompts = list[list[int]]
 Check = Callable[[ScriptedGateway], Awaitable[None]]
@@ -80,32 +79,39 @@ async def ask_all(
     return outputs
 
 
-Baseline = tuple[list[list[int]], list[list[int]]]
+Baseline = list[tuple[Sampling, list[list[int]]]]
 
 
-@pytest.fixture(scope="module")
-def alone(model: Model, prompts: Prompts) -> Baseline:
+@pytest.fixture(scope="module", params=[8, pytest.param(24, marks=pytest.mark.long)], ids="{} tokens".format)
+def alone(request: pytest.FixtureRequest, model: Model, prompts: Prompts) -> Baseline:
     """Greedy and seeded outputs of one worker, one request at a time, nothing cached."""
-    found: list[list[list[int]]] = []
+    found: Baseline = []
 
     async def check(gateway: ScriptedGateway) -> None:
-        for sampling in (GREEDY, SEEDED):
-            found.append(await ask_all(gateway, prompts, sampling, 0, f"{len(found)}", alone=True))
+        for mode in (GREEDY, SEEDED):
+            sampling = replace(mode, max_tokens=request.param)
+            found.append((sampling, await ask_all(gateway, prompts, sampling, 0, f"{len(found)}", alone=True)))
 
     with_workers(model, 0, check, caching=False)
-    assert found[0] != found[1]
-    return found[0], found[1]
+    assert found[0][1] != found[1][1]
+    return found
 
 
-@pytest.mark.parametrize("pools", [0, 1, 2], ids=["both", "1+1", "2+2"])
+@pytest.mark.parametrize(
+    ("pools", "chunk"),
+    [
+        pytest.param(0, 64, id="both", marks=pytest.mark.long),
+        pytest.param(1, 512, id="1+1", marks=pytest.mark.long),
+        pytest.param(2, 64, id="2+2"),
+    ],
+)
 def test_a_batch_of_sixteen_gives_the_ids_of_each_alone(
-    model: Model, prompts: Prompts, alone: Baseline, pools: int
+    model: Model, prompts: Prompts, alone: Baseline, pools: int, chunk: int
 ) -> None:
-    """Chunks of 64 and 512, prefix cache cold and warm, greedy and seeded."""
-    chunk = {0: 64, 1: 512, 2: 64}[pools]
+    """Prefix cache cold and warm, greedy and seeded; each alone was prefilled in one chunk, where it is decoded."""
 
     async def check(gateway: ScriptedGateway) -> None:
-        for sampling, want in zip((GREEDY, SEEDED), alone, strict=True):
+        for sampling, want in alone:
             for cache in ("cold", "warm"):
                 name = f"{sampling.seed}-{cache}"
                 assert await ask_all(gateway, prompts, sampling, pools, name) == want
@@ -113,17 +119,24 @@ def test_a_batch_of_sixteen_gives_the_ids_of_each_alone(
     with_workers(model, pools, check, chunk=chunk)
 
 
-@pytest.mark.parametrize("pools", [0, 1], ids=["both", "1+1"])
+@pytest.mark.parametrize(
+    ("pools", "produced_lens", "max_tokens"),
+    [
+        pytest.param(1, (1, 15, 16, 17), 20, id="1+1, short"),
+        pytest.param(0, (1, 15, 16, 17, 40), 48, id="both", marks=pytest.mark.long),
+        pytest.param(1, (1, 15, 16, 17, 40), 48, id="1+1", marks=pytest.mark.long),
+    ],
+)
 def test_prefilling_prompt_and_produced_tokens_again_goes_on_with_the_same_ids(
-    model: Model, prompts: Prompts, pools: int
+    model: Model, prompts: Prompts, pools: int, produced_lens: tuple[int, ...], max_tokens: int
 ) -> None:
     async def check(gateway: ScriptedGateway) -> None:
         prefill = "prefill-1" if pools else "decode-1"
         for short in (GREEDY, SEEDED):
-            sampling = replace(short, max_tokens=48)
+            sampling = replace(short, max_tokens=max_tokens)
             wholes = await ask_all(gateway, prompts[::4], sampling, pools, f"whole-{sampling.seed}")
             names = {}
-            for produced in (1, 15, 16, 17, 40):
+            for produced in produced_lens:
                 for number, (prompt, whole) in enumerate(zip(prompts[::4], wholes, strict=True)):
                     name = f"{sampling.seed}-{produced}-{number}"
                     tail = Tail(0, tuple(whole[:produced]))

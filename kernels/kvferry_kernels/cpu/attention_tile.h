@@ -182,7 +182,7 @@ INLINE void weigh_row(struct rows *state, size_t row, float scale, int bf16) {
     UNROLL for (size_t t = 0; t < TILE; t += WIDTH) {
         vec weight = exp_below_0(load(scores, t, 0) * scale - top);
         if (bf16) {
-            const hvec half = to_bf16(weight);
+            const hvec half = to_bf16_or_0(weight);
             memcpy(state->half_weights + row * TILE + t, &half, sizeof half);
             weight = (vec)(widen(half) << 16);
         } else {

@@ -1,7 +1,8 @@
-/* Products of some rows with some outputs of a packed bfloat16 weight: y = x W^T + b.
+/* Products of some rows with some outputs of a packed weight: y = x W^T + b, in bfloat16 or in 8-bit integers.
  *
- * Weights lie in tiles of 32 outputs with pairs of inputs together, [tiles, size / 2, 32, 2], so that a tile is read as
- * one stream. Every number is one chain over the pairs of inputs, so a row's result doesn't depend on the others.
+ * Weights lie in tiles of 32 outputs, so that a tile is read as one stream. Those in bfloat16 have pairs of inputs
+ * together, [tiles, size / 2, 32, 2]; product_int8.h has the others. Every number is one chain over the inputs, so a
+ * row's result doesn't depend on the others.
  *
  * Few rows read more memory than they compute. The tile that a thread takes next is fetched while it computes the
  * present one, so that reading and computing overlap; without this, 16 rows wait for memory a third of their time. */
@@ -11,39 +12,31 @@
 
 #include <stdatomic.h>
 
-#include "vector.h"
+#include "product_int8.h"
 
-#define OUTPUTS 32 /* of a tile */
 #define ROWS_AT_ONCE 96 /* rows of a task: enough to pay for reading a tile, few enough to share out evenly */
 #define MANY_OUTPUTS 64 /* of a task of so many rows; with fewer rows a task is one tile */
 
-struct product {
-    void *out; /* [rows, outputs] in bfloat16 or float */
-    const uint16_t *x, *weight, *bias;
-    size_t rows, outputs, size;
-};
-
-/* Bytes that will be wanted next, fetched bit by bit. */
-struct ahead {
-    const char *at, *end;
-};
-
-/* Some rows by `columns` vectors of outputs, from output `first` on. For each pair of inputs `lines` cache lines of what
- * is ahead are fetched. */
-INLINE void multiply(const int rows, const int columns, const int lines, const struct product *job, size_t first,
-                     size_t row, struct ahead *ahead, int out_bf16) {
+/* Some rows by `columns` vectors of outputs, from output `first` on; `fetch`: beside each pair of inputs the next
+ * `lines` cache lines of what is ahead. */
+INLINE void multiply(const int rows, const int columns, const int fetch, const struct product *job, size_t first,
+                     size_t row, struct ahead *ahead, size_t lines, int out_bf16) {
     const size_t size = job->size;
-    const uint16_t *weight = job->weight + first / OUTPUTS * OUTPUTS * size + first % OUTPUTS * 2;
+    const uint16_t *weight = (const uint16_t *)job->weight + first / OUTPUTS * OUTPUTS * size + first % OUTPUTS * 2;
     const uint16_t *x = job->x + row * size;
     const char *next = ahead->at;
-    const size_t step = next < ahead->end ? (size_t)lines * 64 : 0; /* without a branch: nothing is fetched twice instead */
-    vec sum[ROWS][COLUMNS] = {0};
-    for (size_t pair = 0; pair < size / 2; pair++, x += 2, weight += OUTPUTS * 2, next += step) {
-        UNROLL for (int i = 0; i < lines; i++) __builtin_prefetch(next + i * 64, 0, 2);
+    const size_t step = next < ahead->end ? lines * 64 : 0; /* without a branch: nothing is fetched twice instead */
+    vec sum[NARROW_ROWS][COLUMNS] = {0};
+    for (size_t pair = 0; pair < size / 2; pair++, x += 2, weight += OUTPUTS * 2) {
         uvec w[COLUMNS];
         UNROLL for (int c = 0; c < columns; c++) { /* a tile's vectors lie together, those of the next one behind it */
             const size_t tile = (size_t)c * WIDTH / OUTPUTS, inside = (size_t)c * WIDTH % OUTPUTS;
             memcpy(&w[c], weight + tile * OUTPUTS * size + inside * 2, sizeof *w);
+        }
+        if (fetch) {
+            __builtin_prefetch(next, 0, 2);
+            __builtin_prefetch(next + 64, 0, 2);
+            next += step;
         }
         UNROLL for (int r = 0; r < rows; r++) {
             uint32_t both;
@@ -63,13 +56,65 @@ INLINE void multiply(const int rows, const int columns, const int lines, const s
     }
 }
 
-/* Rows up to `end` by `columns` vectors of outputs. */
-INLINE void multiply_rows(const int columns, const int fetch, const struct product *job, size_t first, size_t row,
-                          size_t end, struct ahead *ahead, int out_bf16) {
-    for (; row < end; row += ROWS) {
-#define CALL(n) multiply(n, columns, fetch ? (n < ROWS ? 2 : 1) : 0, job, first, row, ahead, out_bf16)
-        FOR_ROWS(at_most(end - row, ROWS), CALL)
-#undef CALL
+/* A function for each number of rows and each kind of result: inlined into a large one their loops would run out of
+ * registers. */
+typedef void multiplier(const struct product *job, size_t first, size_t row, struct ahead *ahead, size_t lines);
+
+#define MULTIPLIER(name, rows, columns, fetch, out_bf16) \
+    static __attribute__((noinline)) void name(const struct product *job, size_t first, size_t row, \
+                                               struct ahead *ahead, size_t lines) { \
+        multiply(rows, columns, fetch, job, first, row, ahead, lines, out_bf16); \
+    }
+#define MULTIPLIERS(name, rows, columns, fetch) \
+    MULTIPLIER(name##_float, rows, columns, fetch, 0) \
+    MULTIPLIER(name##_bf16, rows, columns, fetch, 1)
+
+MULTIPLIERS(narrow_1, 1, 2, 1)
+MULTIPLIERS(narrow_2, 2, 2, 1)
+MULTIPLIERS(wide_1, 1, COLUMNS, 0)
+MULTIPLIERS(wide_2, 2, COLUMNS, 0)
+#if MANY_REGISTERS
+MULTIPLIERS(narrow_3, 3, 2, 1)
+MULTIPLIERS(narrow_4, 4, 2, 1)
+MULTIPLIERS(narrow_5, 5, 2, 1)
+MULTIPLIERS(narrow_6, 6, 2, 1)
+MULTIPLIERS(narrow_7, 7, 2, 1)
+MULTIPLIERS(narrow_8, 8, 2, 1)
+MULTIPLIERS(narrow_9, 9, 2, 1)
+MULTIPLIERS(narrow_10, 10, 2, 1)
+MULTIPLIERS(narrow_11, 11, 2, 1)
+MULTIPLIERS(narrow_12, 12, 2, 1)
+MULTIPLIERS(wide_3, 3, COLUMNS, 0)
+MULTIPLIERS(wide_4, 4, COLUMNS, 0)
+MULTIPLIERS(wide_5, 5, COLUMNS, 0)
+MULTIPLIERS(wide_6, 6, COLUMNS, 0)
+#define NARROW(kind) \
+    {narrow_1_##kind, narrow_2_##kind, narrow_3_##kind, narrow_4_##kind,  narrow_5_##kind,  narrow_6_##kind, \
+     narrow_7_##kind, narrow_8_##kind, narrow_9_##kind, narrow_10_##kind, narrow_11_##kind, narrow_12_##kind}
+#define WIDE(kind) {wide_1_##kind, wide_2_##kind, wide_3_##kind, wide_4_##kind, wide_5_##kind, wide_6_##kind}
+#else
+#define NARROW(kind) {narrow_1_##kind, narrow_2_##kind}
+#define WIDE(kind) {wide_1_##kind, wide_2_##kind}
+#endif
+
+/* By kind of result, then by rows less one. */
+static multiplier *const few_rows[2][NARROW_ROWS] = {NARROW(float), NARROW(bf16)};
+static multiplier *const many_rows[2][ROWS] = {WIDE(float), WIDE(bf16)};
+
+/* Rows up to `end` by COLUMNS vectors of outputs: many rows, which compute longer than they read. */
+static void multiply_wide(const struct product *job, size_t first, size_t row, size_t end, int out_bf16) {
+    struct ahead nothing = {0};
+    for (; row < end; row += ROWS) many_rows[out_bf16][at_most(end - row, ROWS) - 1](job, first, row, &nothing, 0);
+}
+
+/* Rows up to `end` by two vectors of outputs, in passes of about as many rows each; all of what is ahead is fetched
+ * in the first of them, or the first two. */
+static void multiply_narrow(const struct product *job, size_t first, size_t row, size_t end, struct ahead *ahead,
+                            int out_bf16) {
+    const size_t rows = end - row, passes = (rows + NARROW_ROWS - 1) / NARROW_ROWS;
+    for (size_t pass = 0; pass < passes; pass++) {
+        const size_t at = row + rows * pass / passes, stop = row + rows * (pass + 1) / passes;
+        few_rows[out_bf16][stop - at - 1](job, first, at, ahead, passes == 1 ? 2 : 1);
     }
 }
 
@@ -88,40 +133,28 @@ INLINE struct cut cut_product(const struct product *job) {
 /* The weights of a task; none where many rows give time enough to read them. */
 INLINE struct ahead weights_of(const struct product *job, const struct cut *cut, size_t task) {
     if (cut->parts != 1 || task >= cut->num_tasks) return (struct ahead){0};
-    const char *at = (const char *)(job->weight + task * OUTPUTS * job->size);
-    return (struct ahead){at, at + OUTPUTS * job->size * 2};
+    const char *at = (const char *)job->weight + task * tile_bytes(job);
+    return (struct ahead){at, at + tile_bytes(job)};
 }
 
-INLINE void multiply_task(const struct product *job, const struct cut *cut, size_t task, struct ahead ahead,
-                          int out_bf16) {
+static void multiply_task(const struct product *job, const struct cut *cut, size_t task, struct ahead ahead) {
     const size_t row = task % cut->parts * ROWS_AT_ONCE, end = at_most(row + ROWS_AT_ONCE, job->rows);
     const size_t first = task / cut->parts * cut->outputs, last = first + cut->outputs;
-    size_t at = first;
-    for (; at + COLUMNS * WIDTH <= last; at += COLUMNS * WIDTH)
-        multiply_rows(COLUMNS, 0, job, at, row, end, &ahead, out_bf16);
-    for (; at < last; at += 2 * WIDTH) multiply_rows(2, 1, job, at, row, end, &ahead, out_bf16);
+    const int out_bf16 = job->kind == BF16_TO_BF16;
+    if (job->kind >= INT8_TO_BF16)
+        multiply_int8_rows(job, first, last, row, end, &ahead);
+    else if (cut->outputs == OUTPUTS)
+        for (size_t at = first; at < last; at += 2 * WIDTH) multiply_narrow(job, at, row, end, &ahead, out_bf16);
+    else
+        for (size_t at = first; at < last; at += COLUMNS * WIDTH) multiply_wide(job, at, row, end, out_bf16);
 }
 
-/* Functions of their own: inlined into a large one their loops would run out of registers. */
-static __attribute__((noinline)) void task_to_bf16(const struct product *job, const struct cut *cut, size_t task,
-                                                   struct ahead ahead) {
-    multiply_task(job, cut, task, ahead, 1);
-}
-
-static __attribute__((noinline, unused)) void task_to_float(const struct product *job, const struct cut *cut, size_t task,
-                                                            struct ahead ahead) {
-    multiply_task(job, cut, task, ahead, 0);
-}
-
-/* One thread's part of a product. `counter` holds the number of threads at first: thread t begins with task t. `then`
- * are bytes to be fetched beside the last task. */
-INLINE void multiply_shared(const struct product *job, size_t thread, atomic_size_t *counter, struct ahead then,
-                            int out_bf16) {
+/* One thread's part of a product, whose tasks `counter` counts. `then` are bytes to be fetched beside the last task. */
+INLINE void multiply_shared(const struct product *job, atomic_size_t *counter, struct ahead then) {
     const struct cut cut = cut_product(job);
-    for (size_t task = thread; task < cut.num_tasks;) {
+    for (size_t task = atomic_fetch_add_explicit(counter, 1, memory_order_relaxed); task < cut.num_tasks;) {
         size_t next = atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
-        const struct ahead ahead = next < cut.num_tasks ? weights_of(job, &cut, next) : then;
-        (out_bf16 ? task_to_bf16 : task_to_float)(job, &cut, task, ahead);
+        multiply_task(job, &cut, task, next < cut.num_tasks ? weights_of(job, &cut, next) : then);
         task = next;
     }
 }

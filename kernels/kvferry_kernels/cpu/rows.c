@@ -1,6 +1,7 @@
-/* Norm, activation, rotary embedding with the cache write as operations of their own.
+/* Norm, activation, quantization, rotary embedding with the cache write as operations of their own.
  * Their twins in reference.py define what is right; shapes stand in ops.py. */
 
+#include "quantize.h"
 #include "rows.h"
 
 /* Below this many numbers a parallel region costs more than it saves. */
@@ -33,6 +34,20 @@ API void kvferry_silu_and_mul(void *out, const void *x, int64_t rows, int64_t si
     }
 }
 
+API void kvferry_quantize(int8_t *bytes, float *scales, int32_t *corrections, const void *x, int64_t rows, int64_t size,
+                          int bf16) {
+    const struct quantized out = {bytes, scales, corrections};
+    const size_t row_bytes = (size_t)size * (bf16 ? 2 : 4);
+#pragma omp parallel for schedule(static) if (rows > 1 && rows * size >= PARALLEL_FROM)
+    for (int64_t row = 0; row < rows; row++) {
+        const void *from = (const char *)x + (size_t)row * row_bytes;
+        if (bf16)
+            quantize_row(&out, (size_t)row, from, (size_t)size, 1);
+        else
+            quantize_row(&out, (size_t)row, from, (size_t)size, 0);
+    }
+}
+
 /* Returns 0, or 1 if a position or slot lies outside its table (then nothing is written). */
 API int kvferry_rope_and_cache(void *q_out, void *k_cache, void *v_cache, const void *qkv, const void *q_norm,
                                const void *k_norm, const int64_t *positions, const int64_t *slots, const float *cos,
@@ -53,7 +68,7 @@ API int kvferry_rope_and_cache(void *q_out, void *k_cache, void *v_cache, const 
 }
 
 /* Which of the libraries compiled from these sources this machine can run: 4 or 3 (x86-64 levels), 5 for level 4 with
- * bfloat16 products, or 0. */
+ * products of bfloat16 and of bytes, or 0. */
 API int kvferry_cpu_level(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -62,7 +77,8 @@ API int kvferry_cpu_level(void) {
     int v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512vl");
-    return v4 && __builtin_cpu_supports("avx512bf16") ? 5 : v4 ? 4 : v3 ? 3 : 0;
+    int products = v4 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+    return products ? 5 : v4 ? 4 : v3 ? 3 : 0;
 #else
     return 0;
 #endif

@@ -39,6 +39,13 @@
 
 #define BLOCK 16 /* tokens in a block of the cache */
 
+/* The same with half the columns: more rows, so that a weight is read less often. */
+#if MANY_REGISTERS
+#define NARROW_ROWS 12
+#else
+#define NARROW_ROWS ROWS
+#endif
+
 /* CALL(n) with a constant n for 1 to ROWS rows. */
 #if MANY_REGISTERS
 #define FOR_ROWS(n, CALL) \
@@ -118,16 +125,22 @@ INLINE vec load(const void *from, size_t i, int bf16) {
     return whole;
 }
 
-/* Rounds to nearest even; a NaN stays one. What is too small for a normal number may become 0. */
+/* Rounds to nearest even; a NaN stays one. */
 INLINE hvec to_bf16(vec x) {
-#if defined(__AVX512BF16__)
-    return (hvec)_mm512_cvtneps_pbh((__m512)x);
-#endif
     uvec bits = (uvec)x;
     uvec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     ivec is_nan = x != x;
     uvec quiet = (bits >> 16) | 0x40;
     return narrow((quiet & (uvec)is_nan) | (rounded & ~(uvec)is_nan));
+}
+
+/* The same, but what is too small for a normal number may become 0: one instruction where there is one. */
+INLINE hvec to_bf16_or_0(vec x) {
+#if defined(__AVX512BF16__)
+    return (hvec)_mm512_cvtneps_pbh((__m512)x);
+#else
+    return to_bf16(x);
+#endif
 }
 
 INLINE void store(void *to, size_t i, vec x, int bf16) {

@@ -1,0 +1,37 @@
+"""When an engine's steps may use the host's cores: what the loop and the model tell on their way."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Turns(Protocol):
+    """Told by the loop where a step begins and ends, and by the engine how far it is."""
+
+    def begin(self) -> None:
+        """A step is to begin; returns when it may."""
+
+    def layers_done(self) -> None:
+        """Some more layers of the step are computed."""
+
+    def end(self) -> None:
+        """The step has ended."""
+
+    def rest(self) -> None:
+        """There is no work."""
+
+
+class NoTurns:
+    """The cores are this engine's own."""
+
+    def begin(self) -> None:
+        """Begin at once."""
+
+    def layers_done(self) -> None:
+        """Go on."""
+
+    def end(self) -> None:
+        """Nobody waits."""
+
+    def rest(self) -> None:
+        """Nobody waits."""

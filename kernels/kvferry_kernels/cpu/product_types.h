@@ -1,0 +1,34 @@
+/* What a product is. */
+
+#ifndef KVFERRY_PRODUCT_TYPES_H
+#define KVFERRY_PRODUCT_TYPES_H
+
+#include "quantize.h"
+
+#define OUTPUTS 32 /* of a tile */
+
+/* Numbers of x and weight, and of out. */
+enum product_kind { BF16_TO_BF16, BF16_TO_FLOAT, INT8_TO_BF16, INT8_TO_FLOAT };
+
+struct product {
+    enum product_kind kind;
+    void *out; /* [rows, outputs] */
+    const uint16_t *x; /* [rows, size], of bfloat16 */
+    struct quantized rows8; /* [rows, size], of bytes */
+    const void *weight, *bias; /* bias: NULL if there is none, else bfloat16, or with bytes what out is */
+    size_t rows, outputs, size; /* size: a multiple of 2, with bytes of 4 */
+};
+
+/* Bytes that will be wanted next, fetched bit by bit. */
+struct ahead {
+    const char *at, *end;
+};
+
+/* Of a tile of bytes: its weights, and behind them 32 scales of 4 bytes. */
+INLINE size_t int8_tile_bytes(size_t size) { return (size + 4) * OUTPUTS; }
+
+INLINE size_t tile_bytes(const struct product *job) {
+    return job->kind >= INT8_TO_BF16 ? int8_tile_bytes(job->size) : job->size * OUTPUTS * 2;
+}
+
+#endif

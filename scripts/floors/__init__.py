@@ -1,0 +1,1 @@
+"""Parts of `scripts/floor.py`: what the machine can do, what a step has to do, what it takes."""
