@@ -91,14 +91,22 @@ class CorePage:
         self._put(CLAIM, threads)
         return threads
 
-    def layers_done(self) -> None:
-        """Some layers of the step are computed. Claims of those that are stopped or gone are struck off."""
+    def layers_done(self) -> int:
+        """Some layers of the step are computed; returns how many cores are claimed from it now.
+
+        Claims of those that are stopped or gone are struck off.
+        """
         now = time.monotonic_ns()
         self._put(ALIVE, now)
-        if self._kind == PREFILL:
-            for slot, claim in enumerate(self._words[CLAIM::SLOT_WORDS].tolist()):
-                if claim and now - self._word(slot, ALIVE) > STALE_NS:
-                    self._words[slot * SLOT_WORDS + CLAIM] = 0
+        if self._kind == DECODE:
+            return 0
+        claimed = 0
+        for slot, claim in enumerate(self._words[CLAIM::SLOT_WORDS].tolist()):
+            if claim and now - self._word(slot, ALIVE) > STALE_NS:
+                self._words[slot * SLOT_WORDS + CLAIM] = 0
+            else:
+                claimed += claim
+        return claimed
 
     def end(self) -> None:
         """The step is computed."""

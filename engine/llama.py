@@ -40,7 +40,8 @@ class LlamaModel:
     """A model of the Llama family, loaded from a folder.
 
     ``config``, ``layout`` (of its cache), ``max_model_len`` in tokens, ``weight_bytes`` as computed with,
-    ``numerics``: equal on two workers if they compute the same bits.
+    ``numerics``: equal on two workers if they compute the same bits, ``is_compiled``: whether layers are
+    compiled as a whole.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class LlamaModel:
             config.head_dim,
             int8=int8,
         )
-        self._is_compiled = takes and self._dtype == torch.bfloat16 and self._device.type == "cpu"
+        self.is_compiled = takes and self._dtype == torch.bfloat16 and self._device.type == "cpu"
         self._decoder: Decoder | None = None
         self._decoder_cache: Sequence[LayerCache] | None = None
 
@@ -108,7 +109,7 @@ class LlamaModel:
         hidden = functional.embedding(batch.token_ids, self._embedding)
         residual = hidden.float()
         hidden = ops.rms_norm(hidden, self._layers[0].input_norm, eps)
-        compute = self._compute_compiled if self._is_compiled else self._compute
+        compute = self._compute_compiled if self.is_compiled else self._compute
         hidden = compute(batch, cache, hidden, residual, on_layers)
         rows = batch.logit_rows
         hidden = ops.rms_norm(hidden[rows], self._final_norm, eps, residual[rows])

@@ -42,6 +42,7 @@ class LoadedEngine:
     engine: Engine
     pool: PoolMemory
     started: Started
+    is_compiled: bool
 
 
 def main(argv: Sequence[str]) -> int:
@@ -52,12 +53,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--fd", type=int, required=True)
     given = parser.parse_args(argv)
     sock, config = receive_config(given.fd)
-    turns = take_turns(config, given.role)
+    cores = take_turns(config, given.role)
+    turns = cores or NoTurns()
     try:
         loaded = load_engine(config, turns)
     except ModelError as error:
         sys.stderr.write(f"{config.worker_id}: {error}\n")
         return BAD_SETTINGS
+    if cores is not None and given.role == "prefill" and loaded.is_compiled:
+        cores.let_kernels_look()
     send_start(sock, loaded.started, loaded.pool)
     commands = SocketCommands(sock)
     try:
@@ -99,7 +103,7 @@ def load_engine(config: EngineConfig, turns: Turns) -> LoadedEngine:
     )
     ready = Ready(num_blocks, longest, model.weight_bytes, weights, model.numerics)
     engine = Engine(model, pool, settings, Staging(pool, device), turns)
-    return LoadedEngine(engine, pool, Started(ready, model.layout, folder.name))
+    return LoadedEngine(engine, pool, Started(ready, model.layout, folder.name), model.is_compiled)
 
 
 class SharedCores:
@@ -108,29 +112,40 @@ class SharedCores:
     def __init__(self, page: CorePage, num_threads: int) -> None:
         """``num_threads`` is how many torch has now."""
         self._page = page
-        self._num_threads = num_threads
-        self.layers_done, self.end, self.rest = page.layers_done, page.end, page.rest
+        self._num_threads = self._share = num_threads
+        self._kernels_look = False
+        self.end, self.rest = page.end, page.rest
+
+    def let_kernels_look(self) -> None:
+        """From now on compiled layers leave claimed cores to others by themselves, between two of their phases."""
+        self._kernels_look = True
+        claims = self._page.claims
+        leave_claimed_cores(claims.address, claims.count, claims.stride)
 
     def begin(self) -> None:
         """Wait for the turn, then take the cores that are free."""
-        may_have = self._page.begin()
+        self._share = self._page.begin()
+        self.layers_done()
+
+    def layers_done(self) -> None:
+        """Go on with the cores that are free now."""
+        claimed = self._page.layers_done()
+        may_have = self._share if self._kernels_look else max(1, self._share - claimed)
         if may_have != self._num_threads:
             torch.set_num_threads(may_have)
             self._num_threads = may_have
 
 
-def take_turns(config: EngineConfig, role: str) -> Turns:
-    """How this engine shares the host's cores with other workers."""
+def take_turns(config: EngineConfig, role: str) -> SharedCores | None:
+    """How this engine shares the host's cores with other workers; None if it doesn't."""
     if config.num_threads or not config.cores_file:
-        return NoTurns()
-    is_prefill = role == "prefill"
+        return None
+    path, is_prefill = Path(config.cores_file), role == "prefill"
     try:
-        page = CorePage(Path(config.cores_file), usable_cores(), prefill=is_prefill, itl_limit_ms=config.itl_limit_ms)
+        page = CorePage(path, usable_cores(), prefill=is_prefill, itl_limit_ms=config.itl_limit_ms)
     except OSError as error:
         log.warning("cores_not_shared file=%s reason=%s", config.cores_file, error)
-        return NoTurns()
-    if is_prefill:
-        leave_claimed_cores(page.claims.address, page.claims.count, page.claims.stride)
+        return None
     return SharedCores(page, num_threads(config))
 
 

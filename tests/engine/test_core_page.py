@@ -165,12 +165,10 @@ def test_a_claim_of_one_that_was_killed_in_a_step_is_struck_off(
     prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
     other.end()
     prefill.begin()
-    prefill.layers_done()
-    assert claimed(prefill) == NUM_CORES
+    assert prefill.layers_done() == claimed(prefill) == NUM_CORES
     now = core_page.time.monotonic_ns()
     monkeypatch.setattr("time.monotonic_ns", lambda: now + core_page.STALE_NS + 1)
-    prefill.layers_done()
-    assert claimed(prefill) == 0
+    assert prefill.layers_done() == claimed(prefill) == 0
     prefill.close()
 
 
