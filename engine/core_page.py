@@ -20,7 +20,8 @@ NUM_SLOTS = 64
 SLOT_WORDS = 4
 SLOT_BYTES = 8 * SLOT_WORDS
 STALE_NS = 2_000_000_000
-"""Who last gave a sign of work longer ago is stopped or gone, and takes no core from others. A layer is shorter."""
+"""Who last gave a sign of work longer ago is stopped or gone, and takes no core from others. A layer is shorter. Nor
+does who gave it in the future: that was before this machine's last start, in a file that outlived it."""
 
 ALIVE, KIND, CLAIM = range(3)
 """Words of a slot: when its owner last began a step or a layer, 0 without work; whether that is decode or prefill; how
@@ -59,7 +60,8 @@ class CorePage:
         self._num_cores = num_cores
         self._kind = PREFILL if prefill else DECODE
         self._limit_ns = int(itl_limit_ms * 1e6)
-        self._begun = self._ended = 0
+        self._begun = self._last_begun = self._last_ended = 0
+        self._computed = False
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(self._file, NUM_SLOTS * SLOT_BYTES)
@@ -73,7 +75,7 @@ class CorePage:
 
     @property
     def claims(self) -> Claims:
-        """What decode steps claim just now; read by prefill's kernels while they run."""
+        """What decode steps claim just now; prefill's kernels read it while they run. After ``close`` it is gone."""
         first = ctypes.addressof(ctypes.c_uint64.from_buffer(self._map)) + 8 * CLAIM
         return Claims(first, NUM_SLOTS, SLOT_WORDS)
 
@@ -82,7 +84,8 @@ class CorePage:
         self._put(KIND, self._kind)
         self._put(ALIVE, time.monotonic_ns())
         if self._kind == DECODE and self._others(PREFILL):
-            self._wait_until(self._ended + self._pause(), lambda: bool(self._others(PREFILL)))
+            self._wait_until(self._last_ended + self._pause(), lambda: bool(self._others(PREFILL)))
+        self._computed = False
         self._begun = time.monotonic_ns()
         self._put(ALIVE, self._begun)
         if self._kind == PREFILL:
@@ -92,29 +95,33 @@ class CorePage:
         return threads
 
     def layers_done(self) -> int:
-        """Some layers of the step are computed; returns how many cores are claimed from it now.
+        """Some layers of the step are computed; returns ``num_claimed``."""
+        self._computed = True
+        self._put(ALIVE, time.monotonic_ns())
+        return self.num_claimed()
 
-        Claims of those that are stopped or gone are struck off.
-        """
-        now = time.monotonic_ns()
-        self._put(ALIVE, now)
+    def num_claimed(self) -> int:
+        """How many cores decode steps claim from prefill; claims of those that are stopped or gone are struck off."""
         if self._kind == DECODE:
             return 0
+        now = time.monotonic_ns()
         claimed = 0
         for slot, claim in enumerate(self._words[CLAIM::SLOT_WORDS].tolist()):
-            if claim and now - self._word(slot, ALIVE) > STALE_NS:
+            if claim and abs(now - self._word(slot, ALIVE)) > STALE_NS:
                 self._words[slot * SLOT_WORDS + CLAIM] = 0
             else:
                 claimed += claim
         return claimed
 
     def end(self) -> None:
-        """The step is computed."""
+        """The step is over. If it computed nothing, streams have waited since the one before."""
         self._put(CLAIM, 0)
-        self._ended = time.monotonic_ns()
+        if self._computed:
+            self._last_begun, self._last_ended = self._begun, time.monotonic_ns()
 
     def rest(self) -> None:
-        """There is no work: the cores are others'."""
+        """There is no work: the cores are others', and no stream waits for its next token."""
+        self._last_begun = self._last_ended = 0
         self._put(CLAIM, 0)
         self._put(ALIVE, 0)
 
@@ -127,7 +134,7 @@ class CorePage:
 
     def _pause(self) -> int:
         """Nanoseconds between two decode steps in which prefill has all cores."""
-        took = max(0, self._ended - self._begun)
+        took = self._last_ended - self._last_begun
         return max(self._limit_ns - took, int(took * MIN_PAUSE))
 
     def _wait_until(self, due: int, needed: Callable[[], bool]) -> None:
@@ -144,7 +151,7 @@ class CorePage:
         return [
             slot
             for slot, alive in enumerate(self._words[ALIVE::SLOT_WORDS].tolist())
-            if alive and slot != self._slot and now - alive < STALE_NS and self._word(slot, KIND) & kind
+            if alive and slot != self._slot and abs(now - alive) < STALE_NS and self._word(slot, KIND) & kind
         ]
 
     def _word(self, slot: int, word: int) -> int:

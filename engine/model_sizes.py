@@ -9,8 +9,8 @@ from engine.model_config import ModelConfig
 CPU_DTYPES = ("bfloat16", "float32")
 INT8, NO_QUANTIZATION = "int8", "none"
 
-INT8_OUTPUT_BYTES = 8
-"""Beside its weights an output of an 8-bit matrix has a scale and a correction."""
+INT8_OUTPUT_BYTES = 4
+"""Beside its weights an output of an 8-bit matrix has a scale."""
 
 
 def resolve_dtype(asked: str, config: ModelConfig, device: str) -> str:

@@ -125,11 +125,13 @@ class SharedCores:
     def begin(self) -> None:
         """Wait for the turn, then take the cores that are free."""
         self._share = self._page.begin()
-        self.layers_done()
+        self._take(self._page.num_claimed())
 
     def layers_done(self) -> None:
         """Go on with the cores that are free now."""
-        claimed = self._page.layers_done()
+        self._take(self._page.layers_done())
+
+    def _take(self, claimed: int) -> None:
         may_have = self._share if self._kernels_look else max(1, self._share - claimed)
         if may_have != self._num_threads:
             torch.set_num_threads(may_have)

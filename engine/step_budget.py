@@ -40,11 +40,14 @@ class StepBudget:
         if not num_prompt_tokens:
             self._decode = _mean(self._decode, seconds)
             return
-        own = seconds - self._decode if num_decodes else seconds
-        self._token = _mean(self._token, max(own, 0.0) / num_prompt_tokens)
+        if num_decodes and seconds < self._decode:
+            self._decode = max(0.0, seconds - num_prompt_tokens * self._token)  # it was of more sequences
+        elif num_prompt_tokens >= BLOCK_SIZE:  # fewer would be told by chance
+            own = seconds - self._decode if num_decodes else seconds
+            self._token = _mean(self._token, own / num_prompt_tokens)
 
 
 def _mean(mean: float, value: float) -> float:
     if not mean:
         return value
-    return mean + WEIGHT * (min(value, OUTLIER * mean) - mean)
+    return mean + WEIGHT * (min(max(value, mean / OUTLIER), OUTLIER * mean) - mean)

@@ -131,11 +131,16 @@ def test_a_decode_step_beside_prefill_begins_when_its_streams_gap_is_due(
     take_slot_of_another_process(page, prefill)
     page.begin()
     clock.now += 15_000_000
+    page.layers_done()
     page.end()
     prefill.begin()
     page.begin()
     assert clock.slept == pytest.approx(0.035, abs=0.001)
+    page.end()  # nothing was computed: the streams have waited long enough
+    page.begin()
+    assert clock.slept == pytest.approx(0.035, abs=0.001)
     clock.now += 200_000_000
+    page.layers_done()
     page.end()
     clock.slept = 0.0
     prefill.layers_done()
@@ -155,6 +160,32 @@ def test_a_first_step_does_not_wait(tmp_path: Path, clock: Clock, page: CorePage
     prefill.begin()
     page.begin()
     assert clock.slept == 0.0
+    prefill.close()
+
+
+def test_after_a_rest_no_stream_waits(tmp_path: Path, clock: Clock, page: CorePage) -> None:
+    prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
+    take_slot_of_another_process(page, prefill)
+    page.begin()
+    page.layers_done()
+    page.end()
+    page.rest()
+    prefill.begin()
+    page.begin()
+    assert clock.slept == 0.0
+    prefill.close()
+
+
+def test_signs_of_work_from_before_the_machine_started_count_nothing(
+    tmp_path: Path, clock: Clock, page: CorePage
+) -> None:
+    prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
+    take_slot_of_another_process(page, prefill)
+    clock.now *= 2
+    page.begin()
+    clock.now //= 2
+    assert prefill.begin() == NUM_CORES
+    assert prefill.layers_done() == claimed(prefill) == 0
     prefill.close()
 
 

@@ -48,3 +48,17 @@ def test_one_step_that_was_held_up_changes_little() -> None:
     budget = learned(50 * MS, 20 * MS, 0.5 * MS)
     budget.learn(0, 512, 30.0)
     assert budget.tokens(512) >= 32
+
+
+def test_decoding_that_has_become_cheaper_does_not_make_prompts_look_free() -> None:
+    budget = learned(50 * MS, 40 * MS, 0.5 * MS)
+    for _ in range(100):
+        budget.learn(4, 16, 8 * MS)
+    assert budget.tokens(4096) <= 112
+
+
+def test_a_few_tokens_tell_nothing_of_the_cost_of_one() -> None:
+    budget = learned(50 * MS, 20 * MS, 0.5 * MS)
+    for _ in range(100):
+        budget.learn(8, 2, 20.01 * MS)
+    assert budget.tokens(512) == 48

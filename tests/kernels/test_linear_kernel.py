@@ -1,5 +1,8 @@
 """Products with packed weights are right, and a row's bits depend on no other row."""
 
+import ctypes
+import mmap
+
 import pytest
 import torch
 from torch import Tensor
@@ -59,3 +62,28 @@ def test_an_odd_size_is_padded(kernels: str) -> None:
     exact = x.double() @ weight.double().T
     result = ops.linear(x, ops.pack_linear(weight), 5, None, torch.float32)
     assert (result.double() - exact).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("rows", [1, 96, 97, 200])
+@pytest.mark.parametrize("outputs", [32, 96, 64, 70])
+def test_nothing_behind_a_packed_weight_is_read(kernels: str, rows: int, outputs: int) -> None:
+    """Behind the weight lies a page that may not be read: whoever does is killed."""
+    weight, x = random(outputs, 64), random(rows, 64)
+    tiles = ops.pack_linear(weight)
+    result = ops.linear(x, before_a_guard(tiles), outputs, None, torch.float32)
+    assert torch.equal(result, ops.linear(x, tiles, outputs, None, torch.float32))
+    quantized, tiles = ops.quantize_rows(x), ops.pack_linear_int8(weight)
+    result = ops.linear_int8(quantized, before_a_guard(tiles), outputs, None, torch.float32)
+    assert torch.equal(result, ops.linear_int8(quantized, tiles, outputs, None, torch.float32))
+
+
+def before_a_guard(tensor: Tensor) -> Tensor:
+    """A copy that ends where a page begins that nobody may read."""
+    room = -(-tensor.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, room + mmap.PAGESIZE)
+    flat = torch.frombuffer(memory, dtype=torch.uint8)
+    protect = ctypes.CDLL(None).mprotect
+    protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    assert protect(flat.data_ptr() + room, mmap.PAGESIZE, 0) == 0
+    copy = flat[room - tensor.nbytes : room].view(tensor.dtype).view(tensor.shape)
+    return copy.copy_(tensor)

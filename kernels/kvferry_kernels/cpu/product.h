@@ -139,14 +139,17 @@ INLINE struct ahead weights_of(const struct product *job, const struct cut *cut,
 
 static void multiply_task(const struct product *job, const struct cut *cut, size_t task, struct ahead ahead) {
     const size_t row = task % cut->parts * ROWS_AT_ONCE, end = at_most(row + ROWS_AT_ONCE, job->rows);
-    const size_t first = task / cut->parts * cut->outputs, last = first + cut->outputs;
+    const size_t packed = (job->outputs + OUTPUTS - 1) / OUTPUTS * OUTPUTS; /* there is no memory behind the last tile */
+    const size_t first = task / cut->parts * cut->outputs, last = at_most(first + cut->outputs, packed);
     const int out_bf16 = job->kind == BF16_TO_BF16;
-    if (job->kind >= INT8_TO_BF16)
+    if (job->kind >= INT8_TO_BF16) {
         multiply_int8_rows(job, first, last, row, end, &ahead);
-    else if (cut->outputs == OUTPUTS)
-        for (size_t at = first; at < last; at += 2 * WIDTH) multiply_narrow(job, at, row, end, &ahead, out_bf16);
-    else
-        for (size_t at = first; at < last; at += COLUMNS * WIDTH) multiply_wide(job, at, row, end, out_bf16);
+        return;
+    }
+    size_t at = first;
+    if (cut->outputs == MANY_OUTPUTS)
+        for (; at + COLUMNS * WIDTH <= last; at += COLUMNS * WIDTH) multiply_wide(job, at, row, end, out_bf16);
+    for (; at < last; at += 2 * WIDTH) multiply_narrow(job, at, row, end, &ahead, out_bf16);
 }
 
 /* One thread's part of a product, whose tasks `counter` counts. `then` are bytes to be fetched beside the last task. */
