@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from kvferry_kernels import ops
-from kvferry_kernels.native import Kernels
 
 INT64, FLOAT, POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 
@@ -91,11 +90,9 @@ class Decoder:
         sizes: DecoderSizes,
         layers: Sequence[DecoderLayer],
         caches: Sequence[tuple[Tensor, Tensor]],
-        kernels: Kernels | None = None,
     ) -> None:
         """``caches`` are each layer's K and V in pairs, as in ops.py. Tensors are kept, not copied."""
-        kernels = kernels or ops.KERNELS
-        if kernels is None:
+        if ops.KERNELS is None:
             raise ValueError("no compiled kernels")
         self.num_layers = len(layers)
         dtypes = {matrix.dtype for each in layers for matrix in (each.qkv, each.output, each.gate_up, each.down)}
@@ -103,7 +100,7 @@ class Decoder:
             raise ValueError("matrices are packed in more than one number format")
         self._is_int8 = dtypes == {torch.uint8}
         self._sizes = sizes
-        self._library = kernels.library
+        self._library = ops.KERNELS.library
         self._kept = (layers, caches)
         self._model = _Model(
             sizes.hidden, sizes.heads, sizes.kv_heads, sizes.dim, sizes.inner,

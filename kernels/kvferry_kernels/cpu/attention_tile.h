@@ -14,7 +14,6 @@
 #define TILE 64
 #define TILE_BLOCKS (TILE / BLOCK)
 #define MAX_ROWS 64 /* the largest group of query heads */
-#define MAX_DIM 256
 
 /* The running softmax of a task's rows. */
 struct rows {

@@ -156,6 +156,11 @@ INLINE void each_row(const struct work *work, enum row_kind kind, const uint16_t
             one_row(work, kind, norm, &rope, row);
 }
 
+INLINE void multiply_all(const struct work *work, const struct product *product, atomic_size_t *counter,
+                         struct ahead then) {
+    if (!work->is_out) multiply_shared(product, counter, then);
+}
+
 INLINE void attend_all(const struct work *work, atomic_size_t *counter) {
     const struct attention job = attention_of(work->model, work->layer, work->step);
     for (size_t task; !work->is_out && (task = atomic_fetch_add(counter, 1)) < work->agenda->num_tasks;)
@@ -167,7 +172,7 @@ INLINE void run_layer(struct work *work, atomic_size_t *counters) {
     const struct ahead nothing = {0};
     const struct product qkv = qkv_product(work, work->layer), output = output_product(work);
     const struct product gate_up = gate_up_product(work), down = down_product(work);
-    if (!work->is_out) multiply_shared(&qkv, &counters[0], nothing);
+    multiply_all(work, &qkv, &counters[0], nothing);
     next_phase(work);
     each_row(work, ROPE, NULL, &counters[1]);
     next_phase(work);
@@ -177,11 +182,11 @@ INLINE void run_layer(struct work *work, atomic_size_t *counters) {
         each_row(work, QUANTIZE, NULL, &counters[8]);
         next_phase(work);
     }
-    if (!work->is_out) multiply_shared(&output, &counters[3], first_weights(work, &gate_up));
+    multiply_all(work, &output, &counters[3], first_weights(work, &gate_up));
     next_phase(work);
     each_row(work, NORM, work->layer->mlp_norm, &counters[4]);
     next_phase(work);
-    if (!work->is_out) multiply_shared(&gate_up, &counters[5], first_weights(work, &down));
+    multiply_all(work, &gate_up, &counters[5], first_weights(work, &down));
     next_phase(work);
     each_row(work, SILU, NULL, &counters[6]);
     next_phase(work);
@@ -190,7 +195,7 @@ INLINE void run_layer(struct work *work, atomic_size_t *counters) {
         const struct product next = qkv_product(work, work->next);
         after = first_weights(work, &next);
     }
-    if (!work->is_out) multiply_shared(&down, &counters[7], after);
+    multiply_all(work, &down, &counters[7], after);
     next_phase(work);
     if (!work->next) return;
     atomic_size_t *last = &counters[PHASES];

@@ -7,8 +7,6 @@
 
 #include "vector.h"
 
-#define MAX_HEAD_DIM 512
-
 /* 1 / sqrt(mean(x^2) + eps) from the sum of squares. */
 INLINE float inverse_rms(float squares, size_t size, float eps) {
     return 1.0f / sqrtf(squares / (float)size + eps);
@@ -92,7 +90,7 @@ INLINE void write_value(char *block, const char *head, size_t offset, size_t dim
 
 INLINE void rope_row(const struct rope *job, size_t row, int bf16) {
     const size_t dim = job->dim, head_bytes = dim * (bf16 ? 2 : 4);
-    char rotated[MAX_HEAD_DIM * 4];
+    char rotated[MAX_DIM * 4];
     const float *cos = job->cos + (size_t)job->positions[row] * (dim / 2);
     const float *sin = job->sin + (size_t)job->positions[row] * (dim / 2);
     const char *from = (const char *)job->qkv + row * (job->heads + 2 * job->kv_heads) * head_bytes;

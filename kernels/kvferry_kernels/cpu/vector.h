@@ -38,6 +38,7 @@
 #define COLUMNS 4
 
 #define BLOCK 16 /* tokens in a block of the cache */
+#define MAX_DIM 256 /* of a head: ops.py sends larger ones to the reference */
 
 /* The same with half the columns: more rows, so that a weight is read less often. */
 #if MANY_REGISTERS
