@@ -13,7 +13,7 @@ from setuptools import Extension, setup
 
 FOLDER = "kernels/kvferry_kernels/cpu"
 
-SOURCES = ("rows", "attention", "linear", "decoder")
+SOURCES = ("level", "rows", "attention", "linear", "decoder")
 HEADERS = (
     "vector",
     "rows",
@@ -21,8 +21,12 @@ HEADERS = (
     "quantize",
     "product_types",
     "product_int8",
+    "product_bf16",
+    "tiles",
+    "product_amx",
     "product",
     "attention_tile",
+    "attention_amx",
     "attention",
     "meeting",
 )
@@ -38,8 +42,11 @@ FLAGS = [
     "-ffp-contract=fast",
 ]
 
+PRODUCTS = ["-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"]
+
 X86_LEVELS = {
-    "_cpu_v4_bf16": ["-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"],
+    "_cpu_v4_amx": [*PRODUCTS, "-mamx-tile", "-mamx-bf16", "-mamx-int8"],
+    "_cpu_v4_bf16": PRODUCTS,
     "_cpu_v4": ["-march=x86-64-v4"],
     "_cpu_v3": ["-march=x86-64-v3"],
 }

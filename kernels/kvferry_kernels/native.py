@@ -13,7 +13,7 @@ import torch  # noqa: F401
 
 log = logging.getLogger(__name__)
 
-LEVELS = {"_cpu_v4_bf16": 5, "_cpu_v4": 4, "_cpu_v3": 3, "_cpu_base": 0}
+LEVELS = {"_cpu_v4_amx": 6, "_cpu_v4_bf16": 5, "_cpu_v4": 4, "_cpu_v3": 3, "_cpu_base": 0}
 """Libraries, best first, and what kvferry_cpu_level must return at least."""
 
 POINTER, INT64, INT, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float

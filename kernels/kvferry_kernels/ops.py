@@ -174,11 +174,9 @@ def has_linear(device: str) -> bool:
 def has_fast_linear(device: str) -> bool:
     """Whether ``linear`` is also the fastest way to multiply here.
 
-    It is with AVX-512's bfloat16 products, at every batch size: 1.7 times as fast as oneDNN at 1 to 8 rows.
-    It isn't without them, nor beside AMX, which oneDNN knows and the kernel doesn't.
+    It is with AVX-512's bfloat16 products or a matrix unit, at every batch size; it isn't without them.
     """
-    fast = KERNELS is not None and KERNELS.name == "cpu_v4_bf16"
-    return fast and device == "cpu" and not torch.cpu._is_amx_tile_supported()
+    return device == "cpu" and KERNELS is not None and KERNELS.name in ("cpu_v4_amx", "cpu_v4_bf16")
 
 
 def pack_linear(weight: Tensor) -> Tensor:

@@ -15,8 +15,12 @@ API int kvferry_paged_attention(void *out, const void *q, const void *k_cache, c
     struct agenda agenda = {0};
     int failed = plan_attention(&job, &agenda, (size_t)omp_get_max_threads());
     if (!failed) {
-#pragma omp parallel for schedule(dynamic) if (agenda.num_tasks > 1)
-        for (size_t task = 0; task < agenda.num_tasks; task++) attend_task(&job, &agenda, task, bf16);
+#pragma omp parallel if (agenda.num_tasks > 1)
+        {
+#pragma omp for schedule(dynamic)
+            for (size_t task = 0; task < agenda.num_tasks; task++) attend_task(&job, &agenda, task, bf16);
+            leave_tiles();
+        }
     }
     drop_agenda(&agenda);
     return failed;

@@ -11,9 +11,15 @@
 
 #include <stdlib.h>
 
+#include "attention_amx.h"
 #include "attention_tile.h"
 
-#define QUERY_ROWS 32 /* rows of a task where the group of query heads is no larger */
+/* Rows of a task where the group of query heads is no larger. */
+#if HAS_TILES
+#define QUERY_ROWS 48
+#else
+#define QUERY_ROWS 32
+#endif
 #define TASKS_PER_THREAD 4 /* so that threads end at about the same time */
 
 struct attention {
@@ -51,22 +57,73 @@ INLINE struct tile find_tile(const struct attention *job, const int32_t *table, 
     return tile;
 }
 
+INLINE void score_tile(struct rows *state, size_t first, size_t end, const struct tile *tile, const struct tile *next,
+                       size_t dim, int bf16) {
+#if HAS_TILES
+    if (bf16) {
+        score_by_tiles(state, first, end, tile, next, dim);
+        return;
+    }
+#endif
+    score_rows(state, first, end, tile, next, dim, bf16);
+}
+
+/* In two passes over the rows, so that a processor can work on several of them at a time. */
+INLINE void begin_softmax(struct rows *state, size_t row, size_t num_tokens, float scale, int bf16) {
+#if HAS_TILES
+    if (bf16) {
+        soften_row(state, row, num_tokens, scale);
+        return;
+    }
+#endif
+    (void)bf16;
+    raise_top(state, row, num_tokens, scale);
+}
+
+INLINE void end_softmax(struct rows *state, size_t row, float scale, int bf16) {
+    if (!HAS_TILES || !bf16) weigh_row(state, row, scale, bf16);
+}
+
+INLINE void mix_tile(struct rows *state, size_t first, size_t end, const struct tile *tile, const struct tile *next,
+                     size_t num_tokens, size_t dim, int bf16) {
+#if HAS_TILES
+    if (bf16) {
+        mix_by_tiles(state, first, end, tile, next, num_tokens, dim);
+        return;
+    }
+#endif
+    mix_rows(state, first, end, tile, next, num_tokens, dim, bf16);
+}
+
+/* Whether all rows are best mixed together, those that see fewer than `num_tokens` with zeros as weights of the rest. */
+INLINE int mixes_unseen(const struct tile *tile, size_t num_tokens, size_t dim, int bf16) {
+#if HAS_TILES
+    return bf16 && is_finite(tile, num_tokens, dim);
+#else
+    (void)tile, (void)num_tokens, (void)dim, (void)bf16;
+    return 0;
+#endif
+}
+
 /* One tile for the rows of queries `first` to `num_queries`, which stand at position `position` + i; `row` is the first
  * row of query 0. */
 INLINE void walk_tile(const struct attention *job, struct rows *state, size_t row, const struct tile *tile,
                       const struct tile *next, size_t start, size_t first, size_t num_queries, size_t position,
                       int bf16) {
     const size_t group = job->heads / job->kv_heads, end = row + num_queries * group;
-    score_rows(state, row + first * group, end, tile, next, job->dim, bf16);
+    score_tile(state, row + first * group, end, tile, next, job->dim, bf16);
     for (size_t i = first; i < num_queries; i++)
         for (size_t r = row + i * group; r < row + (i + 1) * group; r++)
-            raise_top(state, r, at_most(position + i + 1 - start, TILE), job->scale);
-    for (size_t r = row + first * group; r < end; r++) weigh_row(state, r, job->scale, bf16);
-    size_t whole = first; /* the first query that sees all of the tile */
-    for (; whole < num_queries && position + whole + 1 - start < TILE; whole++)
-        mix_rows(state, row + whole * group, row + (whole + 1) * group, tile, next, position + whole + 1 - start,
+            begin_softmax(state, r, at_most(position + i + 1 - start, TILE), job->scale, bf16);
+    for (size_t r = row + first * group; r < end; r++) end_softmax(state, r, job->scale, bf16);
+    const size_t seen = at_most(position + num_queries - start, TILE); /* by the last query */
+    size_t whole = first; /* the first query that sees as much */
+    while (position + whole + 1 - start < seen && !mixes_unseen(tile, seen, job->dim, bf16)) {
+        mix_tile(state, row + whole * group, row + (whole + 1) * group, tile, next, position + whole + 1 - start,
                  job->dim, bf16);
-    mix_rows(state, row + whole * group, end, tile, next, TILE, job->dim, bf16);
+        whole++;
+    }
+    mix_tile(state, row + whole * group, end, tile, next, seen, job->dim, bf16);
 }
 
 /* Queries at `position` and after it, from token `start` to `end` of their sequence. `after` is the tile that will be
@@ -121,6 +178,7 @@ INLINE void attend(const struct attention *job, const struct agenda *agenda, con
                    int bf16) {
     const size_t group = job->heads / job->kv_heads, each = (size_t)part->num_queries;
     struct rows state;
+    state.shaped = 0;
     for (size_t i = 0; i < (size_t)part->count; i++) {
         const size_t seq = (size_t)agenda->order[(size_t)part->first + i];
         const size_t query = (size_t)job->query_starts[seq] + (size_t)part->query;

@@ -22,6 +22,7 @@ struct rows {
     float weights[MAX_ROWS * TILE];
     uint16_t half_weights[MAX_ROWS * TILE];
     float top[MAX_ROWS], old_top[MAX_ROWS], total[MAX_ROWS], shrink[MAX_ROWS];
+    size_t shaped; /* see attention_amx.h */
 };
 
 /* Four pieces of memory to be fetched in parts, so that all is on its way when a tile is done. Without this, decode

@@ -228,6 +228,7 @@ API int kvferry_decoder_layers(const struct decoder *model, const struct layer *
                 work.next = i + 1 < num_layers ? &layers[i + 1] : NULL;
                 run_layer(&work, counters + (i - first) * (PHASES + 1));
             }
+            leave_tiles();
         }
     }
     free(counters);

@@ -8,7 +8,10 @@ static void run(const struct product *job) {
     const struct ahead nothing = {0};
     atomic_size_t counter = 0;
 #pragma omp parallel if (job->outputs * job->size >= PARALLEL_FROM)
-    multiply_shared(job, &counter, nothing);
+    {
+        multiply_shared(job, &counter, nothing);
+        leave_tiles();
+    }
 }
 
 API void kvferry_linear(void *out, const uint16_t *x, const uint16_t *weight, const uint16_t *bias, int64_t rows,

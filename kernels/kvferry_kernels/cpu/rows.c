@@ -66,20 +66,3 @@ API int kvferry_rope_and_cache(void *q_out, void *k_cache, void *v_cache, const 
     }
     return 0;
 }
-
-/* Which of the libraries compiled from these sources this machine can run: 4 or 3 (x86-64 levels), 5 for level 4 with
- * products of bfloat16 and of bytes, or 0. */
-API int kvferry_cpu_level(void) {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    int v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-             __builtin_cpu_supports("bmi2");
-    int v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-             __builtin_cpu_supports("avx512vl");
-    int products = v4 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
-    return products ? 5 : v4 ? 4 : v3 ? 3 : 0;
-#else
-    return 0;
-#endif
-}

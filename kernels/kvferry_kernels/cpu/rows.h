@@ -33,7 +33,8 @@ INLINE void silu_row(void *out, const void *x, size_t size, int bf16) {
     const void *up = (const char *)x + size * (bf16 ? 2 : 4);
     for (size_t i = 0; i < size; i += WIDTH) {
         vec gate = load_upto(x, i, size, bf16);
-        vec value = gate / (1.0f + exp_of(-gate)) * load_upto(up, i, size, bf16);
+        vec sigmoid = bf16 ? sigmoid_for_bf16(gate) : 1.0f / (1.0f + exp_of(-gate));
+        vec value = gate * sigmoid * load_upto(up, i, size, bf16);
         store_upto(out, i, size, value, bf16);
     }
 }
@@ -84,8 +85,18 @@ INLINE void write_value(char *block, const char *head, size_t offset, size_t dim
         memcpy(block + offset * dim * 4, head, dim * 4);
         return;
     }
-    uint16_t *pairs = (uint16_t *)block + offset / 2 * dim * 2 + offset % 2;
-    for (size_t i = 0; i < dim; i++) memcpy(pairs + 2 * i, head + 2 * i, 2);
+    uint16_t *pairs = (uint16_t *)block + offset / 2 * dim * 2;
+#if defined(__AVX512BW__) /* masked stores don't touch the neighbor, which another thread may be writing */
+    const int odd = (int)(offset % 2);
+    const __mmask32 mine = odd ? 0xaaaaaaaau : 0x55555555u;
+    for (size_t i = 0; i < dim; i += WIDTH) {
+        hvec half;
+        memcpy(&half, head + 2 * i, sizeof half);
+        _mm512_mask_storeu_epi16(pairs + 2 * i, mine, (__m512i)(widen(half) << (odd * 16)));
+    }
+#else
+    for (size_t i = 0; i < dim; i++) memcpy(pairs + 2 * i + offset % 2, head + 2 * i, 2);
+#endif
 }
 
 INLINE void rope_row(const struct rope *job, size_t row, int bf16) {
