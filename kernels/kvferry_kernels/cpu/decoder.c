@@ -104,9 +104,22 @@ INLINE struct product output_product(const struct work *work) {
                       (size_t)work->model->hidden, (size_t)(work->model->heads * work->model->dim));
 }
 
+/* Whether the product of gate and up does the activation too. */
+INLINE int is_gated(const struct decoder *m) {
+    return HAS_TILES && !m->is_int8 && (size_t)m->inner % OUTPUTS == 0;
+}
+
 INLINE struct product gate_up_product(const struct work *work) {
-    return product_of(work, work->step->gate_up, work->step->hidden, work->layer->gate_up, work->layer->gate_up_bias,
-                      (size_t)work->model->inner * 2, (size_t)work->model->hidden);
+    const struct decoder *m = work->model;
+    const struct step *s = work->step;
+    struct product product = product_of(work, s->gate_up, s->hidden, work->layer->gate_up, work->layer->gate_up_bias,
+                                        (size_t)m->inner * 2, (size_t)m->hidden);
+    if (is_gated(m)) {
+        product.kind = BF16_GATED;
+        product.out = s->active;
+        product.outputs = (size_t)m->inner;
+    }
+    return product;
 }
 
 INLINE struct product down_product(const struct work *work) {
@@ -188,8 +201,10 @@ INLINE void run_layer(struct work *work, atomic_size_t *counters) {
     next_phase(work);
     multiply_all(work, &gate_up, &counters[5], first_weights(work, &down));
     next_phase(work);
-    each_row(work, SILU, NULL, &counters[6]);
-    next_phase(work);
+    if (!is_gated(work->model)) {
+        each_row(work, SILU, NULL, &counters[6]);
+        next_phase(work);
+    }
     struct ahead after = nothing;
     if (work->next) {
         const struct product next = qkv_product(work, work->next);

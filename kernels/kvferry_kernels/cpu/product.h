@@ -58,7 +58,7 @@ static void multiply_task(const struct product *job, const struct cut *cut, size
 #if HAS_TILES
     multiply_by_tiles(job, first, last, row, end, &ahead);
 #else
-    if (job->kind >= INT8_TO_BF16)
+    if (is_int8(job))
         multiply_int8_rows(job, first, last, row, end, &ahead);
     else
         multiply_bf16_rows(job, first, last, row, end, &ahead);

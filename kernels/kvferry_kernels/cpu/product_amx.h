@@ -101,12 +101,11 @@ INLINE void write_row(const struct product *job, size_t row, size_t first, int c
     store_upto((char *)job->out + row * end * (out_bf16 ? 2 : 4), at, end, value, out_bf16);
 }
 
-INLINE void multiply_pairs(int more, const struct product *job, const struct panel *panel, struct ahead *ahead,
-                           size_t lines, int out_bf16) {
+/* sums = x . weights of one tile of outputs. */
+INLINE void sum_pairs(int more, const struct product *job, const struct panel *panel, const char *weight, void *sums,
+                      struct ahead *ahead, size_t lines) {
     const size_t stride = job->size * 2, whole = stride / TILE_BYTES * TILE_BYTES;
     const char *x = (const char *)(job->x + panel->row * job->size);
-    const char *weight = (const char *)job->weight + panel->first / OUTPUTS * tile_bytes(job);
-    _Alignas(64) sums_of_tiles sums;
     zero_sums(more);
     for (size_t at = 0; at < whole; at += TILE_BYTES, weight += STEP_BYTES) {
         fetch_lines(ahead, lines);
@@ -114,6 +113,13 @@ INLINE void multiply_pairs(int more, const struct product *job, const struct pan
     }
     if (whole < stride) add_rest(more, 0, x + whole, stride, panel->rows, weight, stride - whole);
     store_sums(sums, more);
+}
+
+INLINE void multiply_pairs(int more, const struct product *job, const struct panel *panel, struct ahead *ahead,
+                           size_t lines, int out_bf16) {
+    _Alignas(64) sums_of_tiles sums;
+    const char *weight = (const char *)job->weight + panel->first / OUTPUTS * tile_bytes(job);
+    sum_pairs(more, job, panel, weight, sums, ahead, lines);
     if (out_bf16 && !job->bias && panel->first + OUTPUTS <= job->outputs) {
         for (size_t r = 0; r < panel->rows; r++) write_whole_row(job, panel->row + r, panel->first, sums[r]);
         return;
@@ -122,6 +128,35 @@ INLINE void multiply_pairs(int more, const struct product *job, const struct pan
         UNROLL for (int c = 0; c < 2; c++)
             write_row(job, panel->row + r, panel->first, c, load(sums[r], (size_t)c * WIDTH, 0), job->bias != NULL, 1,
                       out_bf16);
+}
+
+/* Sums with their bias, rounded to bfloat16 as if they had been stored. */
+INLINE vec rounded_sums(const struct product *job, const float *sums, size_t output) {
+    vec value = load(sums, 0, 0);
+    if (job->bias) value += load(job->bias, output, 1);
+    return (vec)(widen((hvec)_mm512_cvtneps_pbh((__m512)value)) << 16);
+}
+
+/* The gate's tile, then the other, whose weights are fetched beside the first. Whole tiles only. */
+INLINE void multiply_gated(int more, const struct product *job, const struct panel *panel, struct ahead *ahead,
+                           size_t lines) {
+    _Alignas(64) sums_of_tiles gates, ups;
+    const size_t bytes = tile_bytes(job);
+    const char *gate = (const char *)job->weight + panel->first / OUTPUTS * bytes;
+    const char *up = gate + job->outputs / OUTPUTS * bytes;
+    struct ahead between = {up, up + bytes};
+    sum_pairs(more, job, panel, gate, gates, &between, lines);
+    sum_pairs(more, job, panel, up, ups, ahead, lines);
+    for (size_t r = 0; r < panel->rows; r++) {
+        vec value[2];
+        UNROLL for (int c = 0; c < 2; c++) {
+            const size_t at = panel->first + (size_t)c * WIDTH;
+            const vec x = rounded_sums(job, gates[r] + c * WIDTH, at);
+            value[c] = x * sigmoid_for_bf16(x) * rounded_sums(job, ups[r] + c * WIDTH, job->outputs + at);
+        }
+        _mm512_storeu_si512((uint16_t *)job->out + (panel->row + r) * job->outputs + panel->first,
+                            (__m512i)_mm512_cvtne2ps_pbh((__m512)value[1], (__m512)value[0]));
+    }
 }
 
 /* total[row] += (sums[row] + correction) * scale, of one group. */
@@ -180,15 +215,23 @@ PANEL(pairs_to_bf16, multiply_pairs, 0, 1)
 PANEL(pairs_to_float, multiply_pairs, 0, 0)
 PANEL(fours_to_bf16, multiply_fours, 0, 1)
 PANEL(fours_to_float, multiply_fours, 0, 0)
+static __attribute__((noinline)) void gated(const struct product *job, const struct panel *panel, struct ahead *ahead,
+                                            size_t lines) {
+    multiply_gated(0, job, panel, ahead, lines);
+}
+static __attribute__((noinline)) void more_gated(const struct product *job, const struct panel *panel,
+                                                 struct ahead *ahead, size_t lines) {
+    multiply_gated(1, job, panel, ahead, lines);
+}
 PANEL(more_pairs_to_bf16, multiply_pairs, 1, 1)
 PANEL(more_pairs_to_float, multiply_pairs, 1, 0)
 PANEL(more_fours_to_bf16, multiply_fours, 1, 1)
 PANEL(more_fours_to_float, multiply_fours, 1, 0)
 
 /* By whether there are rows beyond the 16th, and by kind. */
-static panel_multiplier *const panel_multipliers[2][4] = {
-    {pairs_to_bf16, pairs_to_float, fours_to_bf16, fours_to_float},
-    {more_pairs_to_bf16, more_pairs_to_float, more_fours_to_bf16, more_fours_to_float}};
+static panel_multiplier *const panel_multipliers[2][5] = {
+    {pairs_to_bf16, pairs_to_float, fours_to_bf16, fours_to_float, gated},
+    {more_pairs_to_bf16, more_pairs_to_float, more_fours_to_bf16, more_fours_to_float, more_gated}};
 
 /* Rows up to `end` by outputs up to `last`, in passes of about as many rows each; what is ahead is fetched in the
  * first of them. A pass takes all outputs, so that its rows stay in the nearest cache. */

@@ -7,8 +7,9 @@
 
 #define OUTPUTS 32 /* of a tile */
 
-/* Numbers of x and weight, and of out. */
-enum product_kind { BF16_TO_BF16, BF16_TO_FLOAT, INT8_TO_BF16, INT8_TO_FLOAT };
+/* Numbers of x and weight, and of out. The last: in bfloat16, each output times the silu of the one `outputs` before it,
+ * for which weight and bias have twice as many outputs. */
+enum product_kind { BF16_TO_BF16, BF16_TO_FLOAT, INT8_TO_BF16, INT8_TO_FLOAT, BF16_GATED };
 
 struct product {
     enum product_kind kind;
@@ -27,8 +28,10 @@ struct ahead {
 /* Of a tile of bytes: its weights, and behind them 32 scales of 4 bytes. */
 INLINE size_t int8_tile_bytes(size_t size) { return (size + 4) * OUTPUTS; }
 
+INLINE int is_int8(const struct product *job) { return job->kind == INT8_TO_BF16 || job->kind == INT8_TO_FLOAT; }
+
 INLINE size_t tile_bytes(const struct product *job) {
-    return job->kind >= INT8_TO_BF16 ? int8_tile_bytes(job->size) : job->size * OUTPUTS * 2;
+    return is_int8(job) ? int8_tile_bytes(job->size) : job->size * OUTPUTS * 2;
 }
 
 #endif
