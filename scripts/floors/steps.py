@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.api import ChoiceTail, Prefill
+from engine.api import ChoiceTail, Key, NewTokens, Prefill
 from engine.core import Engine, EngineSettings
 from engine.layout import BLOCK_SIZE
 from engine.llama import LlamaModel
@@ -38,29 +38,35 @@ class Decoding:
         self.times: list[float] = []
         self.chunk_times: dict[int, float] = {}
         """Milliseconds of the step of a full chunk, by the tokens that were computed after it (one sequence)."""
-        tokens = num_steps + 8
+        tokens = num_steps + 8 + batch * (-(-context // chunk))  # the first go on while the last are computed
         self._engine = _engine(model, batch * ((context + tokens) // BLOCK_SIZE + 2), chunk)
         sampling = Sampling(temperature=0.0, max_tokens=tokens, ignore_eos=True)
         for number in range(batch):
             self._engine.submit(_prefill(number, context, sampling))
-        while self._engine.report().load.tokens_made < batch:
-            self.chunk_times[len(self.chunk_times) * chunk + chunk] = timed_step(self._engine)
-        self._num_untimed = 1
-        self._engine.step()
+        begun: set[Key] = set()
+        while len(begun) < batch:
+            start = time.perf_counter()
+            report = self._engine.step()
+            self.chunk_times[len(self.chunk_times) * chunk + chunk] = (time.perf_counter() - start) * 1000
+            begun |= {result.key for result in report.results if isinstance(result, NewTokens)}
+        self._num_made = self._engine.report().load.tokens_made
+        self.settle()
 
     def settle(self) -> None:
         """Do a step that isn't timed."""
-        self._num_untimed += 1
+        self._num_made += self.batch
         self._engine.step()
 
     def step(self) -> None:
         """Time one step."""
+        self._num_made += self.batch
         self.times.append(timed_step(self._engine))
 
     @property
     def mean_context(self) -> float:
-        """Tokens of a sequence, over all steps so far."""
-        return self.context + 1 + (len(self.times) + self._num_untimed) / 2
+        """Tokens of a sequence, over all timed steps so far."""
+        timed = self.batch * len(self.times)
+        return self.context + (self._num_made - timed / 2) / self.batch
 
 
 class Prefilling:
