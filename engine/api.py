@@ -236,6 +236,8 @@ class Load:
     prompt_tokens_cached: int = 0
     tokens_made: int = 0
     num_preemptions: int = 0
+    step_ms: float = 0.0
+    step_gap_ms: float = 0.0
 
 
 Result = Ready | Reserved | Granted | Rejected | Computed | NewTokens | Released | GaveBack | Broken | Pong

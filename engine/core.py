@@ -43,6 +43,7 @@ from engine.sampler import Row, Sampled, SamplingError, sample
 from engine.settings import EngineSettings
 from engine.staging import Staging
 from engine.step_budget import StepBudget
+from engine.step_clock import StepClock
 from engine.turns import NoTurns, Turns
 from engine.views import check_book, load_of, running_views, waiting_view
 
@@ -83,6 +84,7 @@ class Engine:
         self._intake = Intake(self._book, settings, model.config.vocab_size)
         self._arrivals = Arrivals(self._book, self._intake)
         self._progress = Progress(self._book, settings.max_model_len, self._copy_block)
+        self.clock = StepClock()
         self._results: list[Result] = []
         self._failures = 0
         self._blocked = False
@@ -126,7 +128,7 @@ class Engine:
         for result in results:
             if isinstance(result, Computed):
                 self._staging.fetch(result.key, result.choice, result.blocks)
-        return Report(results, load_of(self._book))
+        return Report(results, load_of(self._book, self.clock))
 
     def check(self) -> None:
         """Raise ``BrokenPromise`` unless every block is accounted for: one owner per hold, and the sums hold."""
@@ -247,10 +249,12 @@ class Engine:
         groups = len(self._model.layout.groups)
         batch = build_batch(works, groups, self._cache[0].k.device)
         self._memory.begin_step(dict.fromkeys(task.request.mark for task in tasks))
+        self.clock.begin()
         try:
             logits = self._model.forward(batch, self._cache, self._layers_done)
         finally:
             self._memory.end_step()
+            self.clock.end()
         rows: list[Row] = []
         counts: list[int] = []
         logits_row = 0

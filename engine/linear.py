@@ -6,7 +6,8 @@ In bfloat16 on a CPU with AVX-512's bfloat16 products our own kernel computes th
 order. Elsewhere on a CPU weights are packed once for oneDNN, several times faster than ``F.linear`` at
 small batches. A row's result is then bit-equal at any batch size from some smallest one on; fewer rows
 are computed as that many. Which it is gets probed at load, per shape: on Zen 4 it is 1 up to 1,024 inputs
-and 2 beyond, where a single row is summed in another order, in float32 and bfloat16 alike.
+and 2 beyond, where a single row is summed in another order, in float32 and bfloat16 alike. Where there is no such
+size, as with bfloat16 beside AMX, every product is made of calls with the same number of rows.
 """
 
 from __future__ import annotations
@@ -34,11 +35,14 @@ PROBE_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33)
 MIN_ROWS = (1, 2, 4, 8, 16)
 """Batch sizes tried as the smallest one with bit-equal rows."""
 
+FIXED_ROWS = 32
+"""Rows of each call where the batch size always matters."""
+
 
 class Linear:
     """y = x W^T + b with ``x`` ``[num_rows, inputs]``, on W's device and in its dtype."""
 
-    __slots__ = ("_min_rows", "_multiply", "bias", "tiles", "weight_bytes")
+    __slots__ = ("_max_rows", "_min_rows", "_multiply", "bias", "tiles", "weight_bytes")
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, int8: bool = False) -> None:
         """Take over ``weight`` ``[outputs, inputs]`` and ``bias`` ``[outputs]``.
@@ -52,6 +56,7 @@ class Linear:
         self.tiles: Tensor | None = None
         self._multiply: Product
         self._min_rows = 1
+        self._max_rows = 0
         if int8:
             self.tiles = ops.pack_linear_int8(weight)
             self._multiply = quantized(self.tiles, weight.shape[0], bias, weight.dtype)
@@ -63,10 +68,16 @@ class Linear:
             return
         self._multiply = packed(weight, bias) if can_pack(device, dtype) else plain(weight, bias)
         if device == "cpu":
-            self._min_rows = smallest_equal_batch(*weight.shape, dtype)
+            smallest = smallest_equal_batch(*weight.shape, dtype)
+            self._min_rows, self._max_rows = (FIXED_ROWS, FIXED_ROWS) if smallest is None else (smallest, 0)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map ``[num_rows, inputs]`` to ``[num_rows, outputs]``."""
+        if self._max_rows and len(x) > self._max_rows:
+            return torch.cat([self._rows(part) for part in torch.split(x, self._max_rows)])
+        return self._rows(x)
+
+    def _rows(self, x: Tensor) -> Tensor:
         num_rows = x.shape[0]
         if num_rows < self._min_rows:
             padded = functional.pad(x, (0, 0, 0, self._min_rows - num_rows))
@@ -148,8 +159,8 @@ def multiply_packed(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
 
 
 @functools.cache
-def smallest_equal_batch(outputs: int, inputs: int, dtype: torch.dtype) -> int:
-    """Smallest batch size from which on a row's result is bit-equal, on this CPU, for this shape."""
+def smallest_equal_batch(outputs: int, inputs: int, dtype: torch.dtype) -> int | None:
+    """Smallest batch size from which on a row's result is bit-equal, on this CPU, for this shape; None for none."""
     weight, x = cancelling(outputs, PROBE_ROWS, inputs, dtype)
     multiply = packed(weight, None) if can_pack("cpu", dtype) else plain(weight, None)
 
@@ -162,12 +173,13 @@ def smallest_equal_batch(outputs: int, inputs: int, dtype: torch.dtype) -> int:
         if all(n < smallest for n in unequal):
             return smallest
     log.warning(
-        "rows of a %d x %d product in %s depend on the batch size here: a token's numbers may depend on its batch",
+        "rows of a %d x %d product in %s depend on the batch size here: computed %d rows at a time, slowly",
         outputs,
         inputs,
         dtype,
+        FIXED_ROWS,
     )
-    return 1
+    return None
 
 
 def cancelling(outputs: int, num_rows: int, inputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

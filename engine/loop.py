@@ -29,11 +29,12 @@ def run_loop(
         idle = not engine.has_work()
         if idle:
             turns.rest()
+            engine.clock.rest()
         if not _obey(engine, next_command, block=idle):
             return
         computes = engine.has_tasks()
         if computes:
-            turns.begin()
+            engine.clock.wait(turns.begin)
             if not _obey(engine, next_command, block=False):
                 return
         report = engine.step()

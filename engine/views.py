@@ -11,6 +11,7 @@ from engine.layout import BLOCK_SIZE
 from engine.plan import Running, Waiting
 from engine.promises import promised_blocks, start_blocks
 from engine.request import Task
+from engine.step_clock import StepClock
 
 
 def running_views(book: Book) -> list[Running]:
@@ -35,7 +36,7 @@ def waiting_view(book: Book, task: Task) -> Waiting:
     return Waiting(task.age, num_left, start_blocks(task) - held, task.spare)
 
 
-def load_of(book: Book) -> Load:
+def load_of(book: Book, clock: StepClock) -> Load:
     """Where everything stands now."""
     pool = book.pool
     to_compute = [t.sequence.num_left for t in book.running if t.sequence.num_left > 1]
@@ -54,6 +55,8 @@ def load_of(book: Book) -> Load:
         prompt_tokens_cached=book.prompt_tokens_cached,
         tokens_made=book.tokens_made,
         num_preemptions=book.num_preemptions,
+        step_ms=clock.step_ms,
+        step_gap_ms=clock.step_gap_ms,
     )
 
 

@@ -101,13 +101,17 @@ def test_few_rows_are_computed_as_the_smallest_batch_with_equal_bits(monkeypatch
     assert seen == [4, 4, 4, 5]
 
 
-def test_a_machine_where_rows_depend_on_the_batch_says_so(
+def test_where_rows_depend_on_the_batch_all_calls_have_one_size(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(linear.ops, "has_fast_linear", lambda device: False)
     monkeypatch.setattr(linear, "multiply_packed", lambda x, w, b: torch.full((len(x), 8), float(len(x))))
     smallest_equal_batch.cache_clear()
-    assert smallest_equal_batch(8, 8, torch.float32) == 1
+    assert smallest_equal_batch(8, 8, torch.float32) is None
     assert "depend on the batch size" in caplog.text
+    product = Linear(torch.zeros(8, 8))
+    for rows in (0, 1, 31, 32, 33, 100):
+        assert torch.equal(product(torch.zeros(rows, 8)), torch.full((rows, 8), 32.0))
     smallest_equal_batch.cache_clear()
 
 
