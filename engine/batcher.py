@@ -35,28 +35,25 @@ def build_batch(works: Many[Work], num_groups: int, device: torch.device) -> Bat
     All cache groups use the same block numbers, so they share slots and tables.
     """
     ids: list[int] = []
-    starts, ends = [0], []
-    positions: list[npt.NDArray[np.int64]] = []
-    slots: list[npt.NDArray[np.int64]] = []
     tables = np.zeros((len(works), max(len(w.sequence.blocks) for w in works)), np.int32)
     for row, work in enumerate(works):
-        sequence = work.sequence
-        first, end = sequence.num_computed, sequence.num_computed + work.num_tokens
-        ids += sequence.token_ids[first:end]
+        sequence, first = work.sequence, work.sequence.num_computed
+        ids += sequence.token_ids[first : first + work.num_tokens]
         tables[row, : len(sequence.blocks)] = sequence.blocks
-        places = np.arange(first, end)
-        positions.append(places)
-        slots.append(tables[row, places // BLOCK_SIZE] * np.int64(BLOCK_SIZE) + places % BLOCK_SIZE)
-        ends.append(end)
-        starts.append(len(ids))
-    rows = [starts[i + 1] - 1 for i, work in enumerate(works) if work.completes]
-    group = GroupBatch(_tensor(np.concatenate(slots), device), _tensor(tables, device))
+    counts = np.array([work.num_tokens for work in works])
+    firsts = np.array([work.sequence.num_computed for work in works])
+    starts = np.concatenate(((0,), np.cumsum(counts)))
+    positions = np.arange(len(ids)) + np.repeat(firsts - starts[:-1], counts)
+    blocks = tables[np.repeat(np.arange(len(works)), counts), positions // BLOCK_SIZE]
+    slots = blocks.astype(np.int64) * BLOCK_SIZE + positions % BLOCK_SIZE
+    completes = np.array([work.completes for work in works])
+    group = GroupBatch(_tensor(slots, device), _tensor(tables, device))
     return Batch(
         token_ids=_tensor(np.array(ids, np.int64), device),
-        positions=_tensor(np.concatenate(positions), device),
-        query_starts=_tensor(np.array(starts, np.int32), device),
-        context_lens=_tensor(np.array(ends, np.int32), device),
-        logit_rows=_tensor(np.array(rows, np.int64), device),
+        positions=_tensor(positions, device),
+        query_starts=_tensor(starts.astype(np.int32), device),
+        context_lens=_tensor((firsts + counts).astype(np.int32), device),
+        logit_rows=_tensor(starts[1:][completes] - 1, device),
         groups=(group,) * num_groups,
     )
 

@@ -29,6 +29,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     host_workers: int = 1
     num_threads: int = 0
+    packed_dir: str = ""
     cores_file: str = ""
     itl_limit_ms: float = 50.0
     max_recompute_tokens: int = -1

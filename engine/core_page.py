@@ -12,7 +12,6 @@ import fcntl
 import mmap
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +28,8 @@ many cores a decode step has claimed from prefill, 0 between steps."""
 
 DECODE, PREFILL = 1, 2
 
-POLL_S = 0.0005
-"""Who waits for the time of its step looks again so often."""
+POLL_NS = 1_000_000
+"""Who waits for the time of its step looks again so often, at the latest."""
 
 MIN_PAUSE = 0.5
 """Between two decode steps prefill has all cores for at least this share of a step's time, however long the step is."""
@@ -79,12 +78,18 @@ class CorePage:
         first = ctypes.addressof(ctypes.c_uint64.from_buffer(self._map)) + 8 * CLAIM
         return Claims(first, NUM_SLOTS, SLOT_WORDS)
 
-    def begin(self) -> int:
-        """A step is to begin; returns how many threads it may have, once it may."""
+    def pause(self) -> float:
+        """A step is to begin; returns for how many seconds it should wait before it asks again, 0 if it may begin."""
+        now = time.monotonic_ns()
         self._put(KIND, self._kind)
-        self._put(ALIVE, time.monotonic_ns())
-        if self._kind == DECODE and self._others(PREFILL):
-            self._wait_until(self._last_ended + self._pause(), lambda: bool(self._others(PREFILL)))
+        self._put(ALIVE, now)
+        if self._kind != DECODE or not self._others(PREFILL):
+            return 0.0
+        return min(POLL_NS, max(0, self._last_ended + self._gap() - now)) / 1e9
+
+    def begin(self) -> int:
+        """A step begins; returns how many threads it may have."""
+        self._put(KIND, self._kind)
         self._computed = False
         self._begun = time.monotonic_ns()
         self._put(ALIVE, self._begun)
@@ -132,15 +137,10 @@ class CorePage:
         self._map.close()
         os.close(self._file)
 
-    def _pause(self) -> int:
+    def _gap(self) -> int:
         """Nanoseconds between two decode steps in which prefill has all cores."""
         took = self._last_ended - self._last_begun
         return max(self._limit_ns - took, int(took * MIN_PAUSE))
-
-    def _wait_until(self, due: int, needed: Callable[[], bool]) -> None:
-        while (now := time.monotonic_ns()) < due and needed():
-            self._put(ALIVE, now)
-            time.sleep(min(POLL_S, (due - now) / 1e9))
 
     def _share(self, num_others: int) -> int:
         return max(1, self._num_cores // (1 + num_others))

@@ -50,26 +50,34 @@ class Linear:
         ``tiles`` is the weight as ``ops.pack_linear`` or, with ``int8``, ``ops.pack_linear_int8`` packs it where our
         own kernel multiplies, else None.
         """
-        matrix_bytes = int8_bytes(*weight.shape) if int8 else weight.nbytes
-        self.weight_bytes = matrix_bytes + (bias.nbytes if bias is not None else 0)
-        self.bias = bias
-        self.tiles: Tensor | None = None
-        self._multiply: Product
-        self._min_rows = 1
-        self._max_rows = 0
-        if int8:
-            self.tiles = ops.pack_linear_int8(weight)
-            self._multiply = quantized(self.tiles, weight.shape[0], bias, weight.dtype)
-            return
         device, dtype = weight.device.type, weight.dtype
-        if dtype == torch.bfloat16 and ops.has_fast_linear(device):
-            self.tiles = ops.pack_linear(weight)
-            self._multiply = compiled(self.tiles, weight.shape[0], bias, dtype)
+        outputs, inputs = weight.shape
+        pack = packing(device, dtype, int8=int8)
+        if pack is not None:
+            self._take_tiles(pack(weight), outputs, inputs, bias, dtype)
             return
+        self.tiles: Tensor | None = None
+        self.bias = bias
+        self.weight_bytes = weight.nbytes + (bias.nbytes if bias is not None else 0)
         self._multiply = packed(weight, bias) if can_pack(device, dtype) else plain(weight, bias)
+        self._min_rows, self._max_rows = 1, 0
         if device == "cpu":
-            smallest = smallest_equal_batch(*weight.shape, dtype)
+            smallest = smallest_equal_batch(outputs, inputs, dtype)
             self._min_rows, self._max_rows = (FIXED_ROWS, FIXED_ROWS) if smallest is None else (smallest, 0)
+
+    @classmethod
+    def of_tiles(cls, tiles: Tensor, outputs: int, inputs: int, bias: Tensor | None, dtype: torch.dtype) -> Linear:
+        """A matrix that ``packing``'s function has packed; results are in ``dtype``."""
+        made = cls.__new__(cls)
+        made._take_tiles(tiles, outputs, inputs, bias, dtype)
+        return made
+
+    def _take_tiles(self, tiles: Tensor, outputs: int, inputs: int, bias: Tensor | None, dtype: torch.dtype) -> None:
+        self.tiles = tiles
+        self.bias = bias
+        self.weight_bytes = tiles_bytes(tiles, outputs, inputs) + (bias.nbytes if bias is not None else 0)
+        self._multiply = by_tiles(tiles, outputs, bias, dtype)
+        self._min_rows, self._max_rows = 1, 0
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map ``[num_rows, inputs]`` to ``[num_rows, outputs]``."""
@@ -92,20 +100,54 @@ class Head:
 
     def __init__(self, weight: Tensor, *, int8: bool = False) -> None:
         """Take over ``weight`` ``[vocab_size, hidden_size]``."""
-        self.weight_bytes = int8_bytes(*weight.shape) if int8 else weight.nbytes
+        pack = head_packing(weight.device.type, weight.dtype, int8=int8)
         self._multiply: Product
-        if int8:
-            self._multiply = quantized(ops.pack_linear_int8(weight), weight.shape[0], None, torch.float32)
-            return
-        unrounded = weight.dtype == torch.bfloat16 and ops.has_linear(weight.device.type)
-        if unrounded:
-            self._multiply = compiled(ops.pack_linear(weight), weight.shape[0], None, torch.float32)
-        else:
+        if pack is None:
+            self.weight_bytes = weight.nbytes
             self._multiply = Linear(weight)
+        else:
+            self._take_tiles(pack(weight), *weight.shape)
+
+    @classmethod
+    def of_tiles(cls, tiles: Tensor, vocab_size: int, hidden_size: int) -> Head:
+        """A matrix that ``head_packing``'s function has packed."""
+        made = cls.__new__(cls)
+        made._take_tiles(tiles, vocab_size, hidden_size)
+        return made
+
+    def _take_tiles(self, tiles: Tensor, vocab_size: int, hidden_size: int) -> None:
+        self.weight_bytes = tiles_bytes(tiles, vocab_size, hidden_size)
+        self._multiply = by_tiles(tiles, vocab_size, None, torch.float32)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Logits of each row."""
         return self._multiply(x).float()
+
+
+def packing(device: str, dtype: torch.dtype, *, int8: bool = False) -> Callable[[Tensor], Tensor] | None:
+    """How weights are packed where our own kernel multiplies; None where it doesn't."""
+    if int8:
+        return ops.pack_linear_int8
+    return ops.pack_linear if dtype == torch.bfloat16 and ops.has_fast_linear(device) else None
+
+
+def head_packing(device: str, dtype: torch.dtype, *, int8: bool = False) -> Callable[[Tensor], Tensor] | None:
+    """The same for logits, which aren't rounded: our own kernel computes them wherever it can."""
+    if int8:
+        return ops.pack_linear_int8
+    return ops.pack_linear if dtype == torch.bfloat16 and ops.has_linear(device) else None
+
+
+def tiles_bytes(tiles: Tensor, outputs: int, inputs: int) -> int:
+    """Bytes of the matrix, without what fills up tiles."""
+    return int8_bytes(outputs, inputs) if tiles.dtype == torch.uint8 else outputs * inputs * tiles.element_size()
+
+
+def by_tiles(tiles: Tensor, outputs: int, bias: Tensor | None, dtype: torch.dtype) -> Product:
+    """Multiply by our own kernel, with results in ``dtype``."""
+    if tiles.dtype == torch.uint8:
+        return lambda x: ops.linear_int8(ops.quantize_rows(x), tiles, outputs, bias, dtype)
+    return lambda x: ops.linear(x, tiles, outputs, bias, dtype)
 
 
 def products(device: str, dtype: torch.dtype, *, int8: bool = False) -> str:
@@ -119,16 +161,6 @@ def products(device: str, dtype: torch.dtype, *, int8: bool = False) -> str:
     amx = "-amx" if torch.cpu._is_amx_tile_supported() else ""
     library = "onednn" if can_pack(device, dtype) else "torch"
     return f"{library}-{torch.backends.cpu.get_cpu_capability()}{amx}".lower()
-
-
-def compiled(tiles: Tensor, outputs: int, bias: Tensor | None, dtype: torch.dtype) -> Product:
-    """Multiply by our own kernel, with results in ``dtype``."""
-    return lambda x: ops.linear(x, tiles, outputs, bias, dtype)
-
-
-def quantized(tiles: Tensor, outputs: int, bias: Tensor | None, dtype: torch.dtype) -> Product:
-    """Multiply in 8-bit integers, with results in ``dtype``."""
-    return lambda x: ops.linear_int8(ops.quantize_rows(x), tiles, outputs, bias, dtype)
 
 
 def packed(weight: Tensor, bias: Tensor | None) -> Product:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.linear import Linear, products
-from engine.llama_weights import Layer, Loader
+from engine.linear import Linear, packing, products
+from engine.llama_weights import Layer, LlamaWeights, Loader
 from engine.model_config import read_model_config
 from engine.model_sizes import (
     NO_QUANTIZATION,
@@ -18,8 +18,9 @@ from engine.model_sizes import (
     resolve_dtype,
     resolve_quantization,
 )
+from engine.packed_file import PackedFile, Tiles
 from engine.rope import rope_tables
-from engine.weights import open_weights
+from engine.weights import open_weights, weights_fingerprint
 from kvferry_kernels import ops
 from kvferry_kernels.decoder import Decoder, DecoderBatch, DecoderLayer, DecoderSizes
 from kvferry_kernels.decoder import fits as decoder_fits
@@ -52,11 +53,13 @@ class LlamaModel:
         *,
         max_model_len: int | None = None,
         quantization: str = NO_QUANTIZATION,
+        packed_dir: Path | None = None,
     ) -> None:
         """Load ``folder``; ModelError if it can't be served.
 
         ``dtype`` is "float32", "bfloat16", "float16" (GPU only) or "auto", the folder's own. ``quantization`` is "none"
-        or "int8" (CPU only): all matrices and what they multiply in 8-bit integers, the rest in ``dtype``.
+        or "int8" (CPU only): all matrices and what they multiply in 8-bit integers, the rest in ``dtype``. In
+        ``packed_dir`` packed matrices are kept, and mapped by all that name it.
         """
         self.config = config = read_model_config(folder)
         self.max_model_len = model_len(config, max_model_len)
@@ -70,7 +73,7 @@ class LlamaModel:
         self._scale = config.head_dim**-0.5
         tables = rope_tables(config.rope, config.head_dim, self.max_model_len)
         self._cos, self._sin = (table.to(self._device) for table in tables)
-        weights = Loader(open_weights(folder), config, self._device, self._dtype, int8).load()
+        weights = self._load(folder, quantization, int8, packed_dir)
         self.weight_bytes = weights.weight_bytes
         self._embedding, self._layers = weights.embedding, weights.layers
         self._final_norm, self._head = weights.final_norm, weights.head
@@ -96,6 +99,15 @@ class LlamaModel:
         self.is_compiled = takes and self._dtype == torch.bfloat16 and self._device.type == "cpu"
         self._decoder: Decoder | None = None
         self._decoder_cache: Sequence[LayerCache] | None = None
+
+    def _load(self, folder: Path, quantization: str, int8: bool, packed_dir: Path | None) -> LlamaWeights:
+        def build(tiles: Tiles) -> LlamaWeights:
+            return Loader(open_weights(folder), self.config, self._device, self._dtype, int8, tiles).load()
+
+        if packed_dir is None or packing(self._device.type, self._dtype, int8=int8) is None:
+            return build(Tiles())
+        dtype = str(self._dtype).removeprefix("torch.")
+        return PackedFile(packed_dir, f"{weights_fingerprint(folder, quantization)[:32]}-{dtype}").load(build)
 
     def forward(self, batch: Batch, cache: Sequence[LayerCache], on_layers: Callable[[int], None]) -> Tensor:
         """Write the batch's K and V into ``cache`` (by layer) and return logits.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from engine.linear import Head, Linear
+from engine.linear import Head, Linear, head_packing, packing
 from engine.model_config import ModelConfig
 from engine.model_sizes import head_is_copy
+from engine.packed_file import CACHE_LINE, Tiles
 from engine.rotation import turned
 from engine.weights import Weights
 
@@ -48,7 +50,7 @@ class LlamaWeights:
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """Takes a folder's tensors to a device in one dtype.
+    """Takes a folder's tensors to a device in one dtype; matrices that ``tiles`` knows aren't read.
 
     ``int8``: matrices are quantized to 8 bits, and the hidden state's basis is turned. For that each norm's weight is
     taken into the matrices behind it, since only a norm without weights turns with its input.
@@ -59,25 +61,37 @@ class Loader:
     device: torch.device
     dtype: torch.dtype
     int8: bool
+    tiles: Tiles
 
     def load(self) -> LlamaWeights:
         """All of them; ModelError for a tensor that is missing or of another shape."""
         config = self.config
         vocab, hidden = config.vocab_size, config.hidden_size
         numbers = self.weights.take("model.embed_tokens.weight", vocab, hidden)
-        embedding = self._place(turned(numbers) if self.int8 else numbers)
+        embedding = self._embedding(numbers)
         if not config.tied_embeddings:
             numbers = self.weights.take("lm_head.weight", vocab, hidden)
         final_norm = self.weights.take("model.norm.weight", hidden)
         if self.int8:
-            head = Head(self._place(turned(numbers.float() * final_norm)), int8=True)
+            head = self._head(lambda: turned(numbers.float() * final_norm))
         else:
-            head = Head(embedding if config.tied_embeddings else self._place(numbers))
+            head = self._head(lambda: embedding if config.tied_embeddings else numbers)
         layers = [self._layer(f"model.layers.{i}.") for i in range(config.num_layers)]
         norm = self._norm(final_norm)
         shared = config.tied_embeddings and not head_is_copy(config, self.device.type)
         num_bytes = embedding.nbytes + norm.nbytes + (0 if shared else head.weight_bytes)
         return LlamaWeights(embedding, layers, norm, head, num_bytes + sum(layer.weight_bytes for layer in layers))
+
+    def _embedding(self, numbers: Tensor) -> Tensor:
+        """In a turned basis it takes long to make, and is kept too, if it has whole cache lines."""
+        if not self.int8:
+            return self._place(numbers)
+
+        def make() -> Tensor:
+            return self._place(turned(numbers))
+
+        fits = numbers.numel() * self.dtype.itemsize % CACHE_LINE == 0
+        return self.tiles.get("embedding", make) if fits else make()
 
     def _layer(self, prefix: str) -> Layer:
         config = self.config
@@ -102,25 +116,44 @@ class Loader:
             down=self._writing(f"{prefix}mlp.down_proj", inner, config.mlp_bias),
         )
 
-    def _reading(self, prefix: str, norm: Tensor, bias: bool, parts: dict[str, int]) -> Linear:
-        """Several matrices in one that multiplies the normalized hidden state."""
-        names = [(f"{prefix}{name}_proj", size) for name, size in parts.items()]
-        matrix = torch.cat([self.weights.take(f"{name}.weight", size, len(norm)) for name, size in names])
-        joined = torch.cat([self.weights.take(f"{name}.bias", size) for name, size in names]) if bias else None
-        return self._linear(turned(matrix.float() * norm) if self.int8 else matrix, joined)
+    def _reading(self, name: str, norm: Tensor, bias: bool, parts: dict[str, int]) -> Linear:
+        """Several matrices in one that multiplies the normalized hidden state; ``name`` begins theirs."""
+        names = [(f"{name}{part}_proj", size) for part, size in parts.items()]
+
+        def matrix() -> Tensor:
+            joined = torch.cat([self.weights.take(f"{part}.weight", size, len(norm)) for part, size in names])
+            return turned(joined.float() * norm) if self.int8 else joined
+
+        added = torch.cat([self.weights.take(f"{part}.bias", size) for part, size in names]) if bias else None
+        return self._linear(name + "+".join(parts), (sum(parts.values()), len(norm)), matrix, added)
 
     def _writing(self, name: str, inputs: int, bias: bool) -> Linear:
         """A matrix whose results are added to the hidden state."""
         hidden = self.config.hidden_size
-        matrix = self.weights.take(f"{name}.weight", hidden, inputs)
-        added = self.weights.take(f"{name}.bias", hidden) if bias else None
-        if self.int8:
-            matrix, added = turned(matrix.T).T, None if added is None else turned(added)
-        return self._linear(matrix, added)
 
-    def _linear(self, matrix: Tensor, bias: Tensor | None) -> Linear:
+        def matrix() -> Tensor:
+            plain = self.weights.take(f"{name}.weight", hidden, inputs)
+            return turned(plain.T).T if self.int8 else plain
+
+        added = self.weights.take(f"{name}.bias", hidden) if bias else None
+        if added is not None and self.int8:
+            added = turned(added)
+        return self._linear(name, (hidden, inputs), matrix, added)
+
+    def _linear(self, name: str, shape: tuple[int, int], matrix: Callable[[], Tensor], bias: Tensor | None) -> Linear:
         placed = None if bias is None else self._place(bias)
-        return Linear(self._place(matrix), placed, int8=self.int8)
+        pack = packing(self.device.type, self.dtype, int8=self.int8)
+        if pack is None:
+            return Linear(self._place(matrix()), placed)
+        tiles = self.tiles.get(name, lambda: pack(self._place(matrix())))
+        return Linear.of_tiles(tiles, *shape, placed, self.dtype)
+
+    def _head(self, matrix: Callable[[], Tensor]) -> Head:
+        pack = head_packing(self.device.type, self.dtype, int8=self.int8)
+        if pack is None:
+            return Head(self._place(matrix()))
+        tiles = self.tiles.get("head", lambda: pack(self._place(matrix())))
+        return Head.of_tiles(tiles, self.config.vocab_size, self.config.hidden_size)
 
     def _norm(self, weight: Tensor) -> Tensor:
         return self._place(torch.ones_like(weight) if self.int8 else weight)

@@ -86,16 +86,16 @@ class SocketCommands:
         self._reader = FrameReader()
         self._ready: list[Command] = []
 
-    def next_command(self, block: bool) -> Command | None:
-        """The next command; ``None`` if there is none now. io's end is a ``Shutdown``."""
+    def next_command(self, seconds: float | None) -> Command | None:
+        """See ``engine.loop.NextCommand``. io's end is a ``Shutdown``."""
         while not self._ready:
-            self._sock.setblocking(block)
+            self._sock.settimeout(seconds)
             try:
                 data = self._sock.recv(_READ_BYTES)
-            except BlockingIOError:
+            except (BlockingIOError, TimeoutError):
                 return None
             finally:
-                self._sock.setblocking(True)
+                self._sock.settimeout(None)
             if not data:
                 return Shutdown()
             self._ready = list(self._reader.feed(data))
@@ -113,7 +113,7 @@ class ThreadPort:
         self,
         started: Started,
         pool: PoolMemory,
-        run: Callable[[Callable[[bool], Command | None], Callable[[Report], None]], None],
+        run: Callable[[Callable[[float | None], Command | None], Callable[[Report], None]], None],
     ) -> None:
         """``run(next_command, emit)`` is the engine's loop; it starts with ``listen``. Needs a running loop."""
         self.started = started
@@ -153,8 +153,8 @@ class ThreadPort:
             await asyncio.to_thread(self._thread.join)
         self.pool.close()
 
-    def _next_command(self, block: bool) -> Command | None:
+    def _next_command(self, seconds: float | None) -> Command | None:
         try:
-            return self._commands.get(block=block)
+            return self._commands.get(block=seconds != 0, timeout=seconds or None)
         except queue.Empty:
             return None

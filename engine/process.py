@@ -86,7 +86,14 @@ def load_engine(config: EngineConfig, turns: Turns) -> LoadedEngine:
             capacity.request_blocks(capacity.shortened_from),
             capacity.shortened_from,
         )
-    model = LlamaModel(folder, config.dtype, device, max_model_len=longest, quantization=config.quantization)
+    model = LlamaModel(
+        folder,
+        config.dtype,
+        device,
+        max_model_len=longest,
+        quantization=config.quantization,
+        packed_dir=Path(config.packed_dir) if config.packed_dir else None,
+    )
     for warning in model.config.warnings:
         log.warning("model_warning reason=%s", warning)
     pool = PoolMemory(model.layout, num_blocks)
@@ -114,7 +121,7 @@ class SharedCores:
         self._page = page
         self._num_threads = self._share = num_threads
         self._kernels_look = False
-        self.end, self.rest = page.end, page.rest
+        self.pause, self.end, self.rest = page.pause, page.end, page.rest
 
     def let_kernels_look(self) -> None:
         """From now on compiled layers leave claimed cores to others by themselves, between two of their phases."""
@@ -123,7 +130,7 @@ class SharedCores:
         leave_claimed_cores(claims.address, claims.count, claims.stride)
 
     def begin(self) -> None:
-        """Wait for the turn, then take the cores that are free."""
+        """Take the cores that are free."""
         self._share = self._page.begin()
         self._take(self._page.num_claimed())
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from engine.errors import EngineError
 from engine.logprobs import token_logprob
 from engine.penalties import adjust_logits, changes_logits
 from engine.philox import uniform
 from engine.ranking import highest
+from kvferry_kernels import ops
 from protocol.sampling import NO_LOGPROBS, Sampling, TokenLogprob
 
 Floats = npt.NDArray[np.float32]
@@ -51,7 +53,7 @@ def sample(logits: Floats, rows: Sequence[Row]) -> list[Sampled | SamplingError]
 
     A row that has no token to choose gets an error of its own, as a value: the others aren't to blame.
     """
-    likeliest = np.argmax(logits, axis=1).tolist()  # numpy gives the first of equal maxima
+    likeliest = ops.argmax(torch.from_numpy(logits)).tolist()
     chosen: list[Sampled | SamplingError] = []
     for row in rows:
         try:

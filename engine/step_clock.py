@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 WEIGHT = 0.05
 """Of the latest step in the running means: about the last twenty count."""
@@ -31,10 +32,11 @@ class StepClock:
         self._ended = self._now()
         self.step_ms = _mean(self.step_ms, (self._ended - self._begun) * 1000)
 
-    def wait(self, act: Callable[[], None]) -> None:
-        """Do something that lets others compute: it counts as no gap."""
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """What is done meanwhile lets others compute: it counts as no gap."""
         before = self._now()
-        act()
+        yield
         self._waited += self._now() - before
 
     def rest(self) -> None:

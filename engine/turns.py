@@ -8,8 +8,11 @@ from typing import Protocol
 class Turns(Protocol):
     """Told by the loop where a step begins and ends, and by the engine how far it is."""
 
+    def pause(self) -> float:
+        """A step is to begin: for how many seconds it should wait before it asks again, 0 if it may begin now."""
+
     def begin(self) -> None:
-        """A step is to begin; returns when it may."""
+        """A step begins."""
 
     def layers_done(self) -> None:
         """Some more layers of the step are computed."""
@@ -24,8 +27,12 @@ class Turns(Protocol):
 class NoTurns:
     """The cores are this engine's own."""
 
+    def pause(self) -> float:
+        """Nobody need be waited for."""
+        return 0.0
+
     def begin(self) -> None:
-        """Begin at once."""
+        """Go on."""
 
     def layers_done(self) -> None:
         """Go on."""

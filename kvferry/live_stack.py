@@ -17,6 +17,7 @@ from kvferry.control import ControlServer
 from kvferry.ending import GRACE_SECONDS, end_all
 from kvferry.errors import BrokerError, StartError, UsageError
 from kvferry.health import base_url, first_request
+from kvferry.model_store import cache_root
 from kvferry.output import Output
 from kvferry.pools import Pools, Wish
 from kvferry.readiness import Readiness
@@ -120,6 +121,7 @@ class LiveStack:
             given,
             cores_file=given.cores_file or str(self._folder / "cores"),
             shm_dir=given.shm_dir or str(self._folder / "link"),
+            packed_dir=given.packed_dir or str(cache_root() / "packed"),
         )
         return replace(stack, worker=worker, brokers=broker_access(stack, nats, redis))
 

@@ -64,6 +64,7 @@ def engine_config(settings: WorkerSettings, worker_id: str) -> EngineConfig:
         host_workers=settings.host_workers,
         num_threads=settings.num_threads,
         cores_file=settings.cores_file,
+        packed_dir=settings.packed_dir,
         itl_limit_ms=settings.itl_limit_ms,
         max_recompute_tokens=settings.local_prefill_tokens,
         log_level=settings.log_level,

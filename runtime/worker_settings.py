@@ -122,6 +122,13 @@ class WorkerSettings(ServiceSettings):
         "that others leave. `up` makes one",
         metavar="FILE",
     )
+    packed_dir: str = setting(
+        units.text,
+        "",
+        "private directory that keeps the model's matrices in the order of the CPU's kernels: packed once, then mapped "
+        "by all workers of the host, which start faster and hold them in memory once. `up` has one in its cache",
+        metavar="DIR",
+    )
     itl_limit_ms: float = setting(
         units.milliseconds(1.0, 60_000.0),
         50.0,

@@ -18,6 +18,9 @@ from kvferry_kernels.reference import QuantizedRows
 
 KERNELS = native.load()
 
+PACKING = "tiles-1"
+"""Names the orders of ``pack_linear`` and ``pack_linear_int8``, for who keeps what they return."""
+
 BLOCK_SIZE = 16
 """The kernels' block size; others go to the reference."""
 
@@ -262,6 +265,18 @@ def linear_int8(rows: QuantizedRows, packed: Tensor, outputs: int, bias: Tensor 
         size,
         dtype == torch.bfloat16,
     )
+    return out
+
+
+def argmax(x: Tensor) -> Tensor:
+    """The place of the largest number of each row ``[num_rows, size]``, the first of equal ones; int64 ``[num_rows]``.
+
+    A NaN counts as larger than all others.
+    """
+    if KERNELS is None or not _native(x) or x.dtype != torch.float32:
+        return reference.argmax(x)
+    out = torch.empty(x.shape[0], dtype=torch.int64)
+    KERNELS.library.kvferry_argmax(out.data_ptr(), x.data_ptr(), x.shape[0], x.shape[1])
     return out
 
 

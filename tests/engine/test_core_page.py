@@ -85,6 +85,13 @@ def page(tmp_path: Path) -> Iterator[CorePage]:
     made.close()
 
 
+def begin(page: CorePage) -> int:
+    """Begin a step once it may."""
+    while seconds := page.pause():
+        core_page.time.sleep(seconds)
+    return page.begin()
+
+
 def claimed(page: CorePage) -> int:
     """What a kernel reads of the page while it runs."""
     claims = page.claims
@@ -129,27 +136,27 @@ def test_a_decode_step_beside_prefill_begins_when_its_streams_gap_is_due(
 ) -> None:
     prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
     take_slot_of_another_process(page, prefill)
-    page.begin()
+    begin(page)
     clock.now += 15_000_000
     page.layers_done()
     page.end()
     prefill.begin()
-    page.begin()
+    begin(page)
     assert clock.slept == pytest.approx(0.035, abs=0.001)
     page.end()  # nothing was computed: the streams have waited long enough
-    page.begin()
+    begin(page)
     assert clock.slept == pytest.approx(0.035, abs=0.001)
     clock.now += 200_000_000
     page.layers_done()
     page.end()
     clock.slept = 0.0
     prefill.layers_done()
-    page.begin()
+    begin(page)
     assert clock.slept == pytest.approx(0.1, abs=0.001)  # prefill isn't starved by long steps
     page.end()
     clock.slept = 0.0
     prefill.rest()
-    page.begin()
+    begin(page)
     assert clock.slept == 0.0
     prefill.close()
 
@@ -158,7 +165,7 @@ def test_a_first_step_does_not_wait(tmp_path: Path, clock: Clock, page: CorePage
     prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
     take_slot_of_another_process(page, prefill)
     prefill.begin()
-    page.begin()
+    begin(page)
     assert clock.slept == 0.0
     prefill.close()
 
@@ -166,12 +173,12 @@ def test_a_first_step_does_not_wait(tmp_path: Path, clock: Clock, page: CorePage
 def test_after_a_rest_no_stream_waits(tmp_path: Path, clock: Clock, page: CorePage) -> None:
     prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
     take_slot_of_another_process(page, prefill)
-    page.begin()
+    begin(page)
     page.layers_done()
     page.end()
     page.rest()
     prefill.begin()
-    page.begin()
+    begin(page)
     assert clock.slept == 0.0
     prefill.close()
 

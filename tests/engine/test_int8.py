@@ -80,6 +80,21 @@ def test_numbers_are_near_the_models_own_and_depend_on_their_own_context_alone(
     assert torch.equal(torch.stack(parts), whole[[0, 19, 32, 68, 69]])
 
 
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_mapped_matrices_give_the_same_bits(folder: Path, tmp_path: Path, quantization: str) -> None:
+    if quantization == "none" and not ops.has_fast_linear("cpu"):
+        pytest.skip("nothing is packed here")
+
+    def logits(packed_dir: Path | None) -> torch.Tensor:
+        model = LlamaModel(folder, "bfloat16", quantization=quantization, packed_dir=packed_dir)
+        return ModelRig(model, num_blocks=64).step((Line(list(range(40))), 40), every_row=True)
+
+    own = logits(None)
+    for _ in range(2):
+        assert torch.equal(logits(tmp_path / "packed"), own)
+    assert len(list((tmp_path / "packed").glob("*.safetensors"))) == 1
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_weight_bytes_are_foretold(folder: Path, dtype: str) -> None:
     config = read_model_config(folder)

@@ -6,6 +6,7 @@ import pytest
 
 from engine.api import Command, NewTokens, Prefill, Release, Released, Report, Reserve, Reserved, Shutdown, StopChoice
 from engine.loop import run_loop
+from engine.turns import NoTurns, Turns
 from tests.support.engine_rig import GREEDY, KEY, Rig, generate, prefill, prompt, tails
 
 
@@ -18,17 +19,17 @@ class Script:
         self.num_asked = 0
         self.reports: list[Report] = []
 
-    def next_command(self, block: bool) -> Command | None:
-        assert block != self.rig.engine.has_work() or not block
+    def next_command(self, seconds: float | None) -> Command | None:
+        assert seconds is not None or not self.rig.engine.has_work()
         self.num_asked += 1
         if self.commands and self.commands[0][0] <= self.num_asked:
             return self.commands.pop(0)[1]
-        if not block:
+        if seconds is not None:
             return None
         return self.commands.pop(0)[1] if self.commands else Shutdown()
 
-    def run(self) -> list[object]:
-        run_loop(self.rig.engine, self.next_command, self.reports.append)
+    def run(self, turns: Turns | None = None) -> list[object]:
+        run_loop(self.rig.engine, self.next_command, self.reports.append, turns)
         return [result for report in self.reports for result in report.results]
 
 
@@ -53,6 +54,37 @@ def test_commands_that_come_meanwhile_are_obeyed_between_steps() -> None:
 def test_answers_are_emitted_though_nothing_is_computed() -> None:
     results = Script(Rig(), [(1, Reserve(KEY, 40, (0,), 5)), (2, Release(KEY))]).run()
     assert results == [Reserved(KEY), Released(KEY)]
+
+
+class Late(NoTurns):
+    """Each step has to ask three times before it may begin; the script is asked for a command in between."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.num_asked = 0
+        self.reports_before_steps: list[int] = []
+
+    def pause(self) -> float:
+        self.num_asked += 1
+        return 0.001 if self.num_asked % 3 else 0.0
+
+    def begin(self) -> None:
+        self.reports_before_steps.append(len(self.script.reports))
+
+
+def test_while_a_step_is_not_due_commands_are_obeyed_and_answered() -> None:
+    script = Script(Rig(), [(1, prefill()), (6, Reserve(("other", 0), 40, (0,), 5))])
+    turns = Late(script)
+    results = script.run(turns)
+    reserved = next(i for i, report in enumerate(script.reports) if Reserved(("other", 0)) in report.results)
+    assert script.reports[reserved].results == (Reserved(("other", 0)),)  # not with a step's tokens: it was told before
+    assert reserved + 1 in turns.reports_before_steps
+    assert sum(isinstance(r, NewTokens) for r in results) == 24
+
+
+def test_shutdown_is_obeyed_while_a_step_is_not_due() -> None:
+    script = Script(Rig(), [(1, prefill()), (3, Shutdown())])
+    assert script.run(Late(script)) == []
 
 
 def test_it_blocks_while_all_that_waits_cannot_start() -> None:

@@ -40,7 +40,8 @@ def test_waiting_for_a_turn_and_idling_are_no_gap() -> None:
     clock = StepClock(lambda: hand.now)
     step(clock, hand, 0.020)
     hand.go(0.001)
-    clock.wait(lambda: hand.go(0.5))
+    with clock.waiting():
+        hand.go(0.5)
     hand.go(0.001)
     step(clock, hand, 0.020)
     assert round(clock.step_gap_ms, 6) == 2

@@ -1,4 +1,4 @@
-/* Norm, activation, quantization, rotary embedding with the cache write as operations of their own.
+/* Norm, activation, quantization, rotary embedding with the cache write, the likeliest token as operations of their own.
  * Their twins in reference.py define what is right; shapes stand in ops.py. */
 
 #include "quantize.h"
@@ -65,4 +65,9 @@ API int kvferry_rope_and_cache(void *q_out, void *k_cache, void *v_cache, const 
             rope_row(&job, (size_t)row, 0);
     }
     return 0;
+}
+
+API void kvferry_argmax(int64_t *out, const float *x, int64_t rows, int64_t size) {
+#pragma omp parallel for schedule(static) if (rows > 1 && rows * size >= PARALLEL_FROM)
+    for (int64_t row = 0; row < rows; row++) out[row] = (int64_t)first_highest(x + row * size, (size_t)size);
 }
