@@ -122,6 +122,11 @@ class Engine:
         """Whether ``step`` would compute something."""
         return bool(self._book.running or self._book.waiting) and not self._blocked
 
+    def num_prompts(self) -> int:
+        """Prompts of which more than the last token is still to be computed."""
+        book = self._book
+        return len(book.waiting) + sum(task.sequence.num_left > 1 for task in book.running)
+
     def report(self) -> Report:
         """Results since the last report, and the load now."""
         results, self._results = tuple(self._results), []
@@ -218,7 +223,9 @@ class Engine:
         """Tokens for the next step: beside decoding as many of prompts as its time limit allows."""
         most = self._settings.max_num_batched_tokens
         num_decodes = sum(view.num_left == 1 for view in running)
-        return min(most, num_decodes + self._budget.tokens(most)) if num_decodes else most
+        if not num_decodes:
+            return most
+        return min(most, num_decodes + self._budget.tokens(most, self.num_prompts()))
 
     def _prepare(self, decided: Plan) -> bool:
         """End, preempt and start as planned. True if a hand-over found tokens in the cache to report.

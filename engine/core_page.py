@@ -1,8 +1,8 @@
 """Cores of a host, shared by the workers that compute just now: each says so on a page that all of them map.
 
-Workers that decode go first. A decode step claims its share of the cores, and prefill leaves them to it, between two
-phases of a layer. As long as prefill has work too, decode steps begin no sooner than a stream's gap allows, so that
-prefill has all cores in between.
+Workers that decode go first. A decode step claims cores, its share or all of them, and prefill leaves them to it,
+between two phases of a layer. As long as prefill has work too, decode steps begin no sooner than a stream's gap allows,
+so that prefill has all cores in between.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.core_share import CoreShare
+
 NUM_SLOTS = 64
 SLOT_WORDS = 4
 SLOT_BYTES = 8 * SLOT_WORDS
@@ -22,9 +24,9 @@ STALE_NS = 2_000_000_000
 """Who last gave a sign of work longer ago is stopped or gone, and takes no core from others. A layer is shorter. Nor
 does who gave it in the future: that was before this machine's last start, in a file that outlived it."""
 
-ALIVE, KIND, CLAIM = range(3)
+ALIVE, KIND, CLAIM, PROMPTS = range(4)
 """Words of a slot: when its owner last began a step or a layer, 0 without work; whether that is decode or prefill; how
-many cores a decode step has claimed from prefill, 0 between steps."""
+many cores a decode step has claimed from prefill, 0 between steps; how many prompts prefill has before it."""
 
 DECODE, PREFILL = 1, 2
 
@@ -33,6 +35,10 @@ POLL_NS = 1_000_000
 
 MIN_PAUSE = 0.5
 """Between two decode steps prefill has all cores for at least this share of a step's time, however long the step is."""
+
+QUEUE, QUEUE_PAUSE = 2, 3.0
+"""With so many prompts before it prefill has all cores for this many times a step's time: whoever waits for a first
+token waits for all prompts before, and decode makes more tokens of a step with more sequences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,9 @@ class CorePage:
         self._limit_ns = int(itl_limit_ms * 1e6)
         self._begun = self._last_begun = self._last_ended = 0
         self._computed = False
+        self._share_of_cores = CoreShare()
+        self._threads = num_cores
+        self._beside_prefill = False
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(self._file, NUM_SLOTS * SLOT_BYTES)
@@ -87,17 +96,20 @@ class CorePage:
             return 0.0
         return min(POLL_NS, max(0, self._last_ended + self._gap() - now)) / 1e9
 
-    def begin(self) -> int:
-        """A step begins; returns how many threads it may have."""
+    def begin(self, num_prompts: int = 0) -> int:
+        """A step begins; returns how many threads it may have. ``num_prompts`` are still to be computed here."""
         self._put(KIND, self._kind)
         self._computed = False
         self._begun = time.monotonic_ns()
         self._put(ALIVE, self._begun)
         if self._kind == PREFILL:
+            self._put(PROMPTS, num_prompts)
             return self._share(len(self._others(PREFILL)))
-        threads = self._share(len(self._others()))
-        self._put(CLAIM, threads)
-        return threads
+        self._beside_prefill = bool(self._others(PREFILL))
+        takes_all = self._beside_prefill and self._share_of_cores.takes_all
+        self._threads = self._share(len(self._others(DECODE if takes_all else DECODE | PREFILL)))
+        self._put(CLAIM, self._threads)
+        return self._threads
 
     def layers_done(self) -> int:
         """Some layers of the step are computed; returns ``num_claimed``."""
@@ -121,13 +133,17 @@ class CorePage:
     def end(self) -> None:
         """The step is over. If it computed nothing, streams have waited since the one before."""
         self._put(CLAIM, 0)
-        if self._computed:
-            self._last_begun, self._last_ended = self._begun, time.monotonic_ns()
+        if not self._computed:
+            return
+        self._last_begun, self._last_ended = self._begun, time.monotonic_ns()
+        if self._beside_prefill:
+            self._share_of_cores.learn(self._last_ended - self._begun, self._threads, self._num_cores)
 
     def rest(self) -> None:
         """There is no work: the cores are others', and no stream waits for its next token."""
         self._last_begun = self._last_ended = 0
         self._put(CLAIM, 0)
+        self._put(PROMPTS, 0)
         self._put(ALIVE, 0)
 
     def close(self) -> None:
@@ -140,7 +156,8 @@ class CorePage:
     def _gap(self) -> int:
         """Nanoseconds between two decode steps in which prefill has all cores."""
         took = self._last_ended - self._last_begun
-        return max(self._limit_ns - took, int(took * MIN_PAUSE))
+        queued = sum(self._word(slot, PROMPTS) for slot in self._others(PREFILL)) >= QUEUE
+        return max(self._limit_ns - took, int(took * (QUEUE_PAUSE if queued else MIN_PAUSE)))
 
     def _share(self, num_others: int) -> int:
         return max(1, self._num_cores // (1 + num_others))

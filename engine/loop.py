@@ -47,7 +47,7 @@ class _Loop:
                 return
             computes = engine.has_tasks()
             if computes:
-                turns.begin()
+                turns.begin(engine.num_prompts())
             report = engine.step()
             if computes:
                 turns.end()

@@ -129,9 +129,9 @@ class SharedCores:
         claims = self._page.claims
         leave_claimed_cores(claims.address, claims.count, claims.stride)
 
-    def begin(self) -> None:
+    def begin(self, num_prompts: int) -> None:
         """Take the cores that are free."""
-        self._share = self._page.begin()
+        self._share = self._page.begin(num_prompts)
         self._take(self._page.num_claimed())
 
     def layers_done(self) -> None:

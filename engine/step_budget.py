@@ -16,6 +16,9 @@ FIRST_GUESS = 4 * BLOCK_SIZE
 MIN_SHARE = 0.5
 """Prompts get at least this share of the time that decoding takes, however long that is."""
 
+QUEUE, QUEUE_SHARE = 2, 3.0
+"""So many prompts get this many times of it: see ``core_page``."""
+
 
 class StepBudget:
     """Learns from steps what a prompt token costs and what decoding does; times are in seconds."""
@@ -26,13 +29,16 @@ class StepBudget:
         self._decode = 0.0
         self._token = 0.0
 
-    def tokens(self, most: int) -> int:
-        """Prompt tokens for a step in which something decodes: whole blocks, between one and ``most`` tokens."""
+    def tokens(self, most: int, num_prompts: int = 1) -> int:
+        """Prompt tokens for a step in which something decodes: whole blocks, between one and ``most`` tokens.
+
+        ``num_prompts`` are still to be computed.
+        """
         if not self._limit:
             return most
         if not self._token:
             return min(most, FIRST_GUESS)
-        left = max(self._limit - self._decode, self._decode * MIN_SHARE)
+        left = max(self._limit - self._decode, self._decode * (QUEUE_SHARE if num_prompts >= QUEUE else MIN_SHARE))
         return min(most, max(BLOCK_SIZE, int(left / self._token) // BLOCK_SIZE * BLOCK_SIZE))
 
     def learn(self, num_decodes: int, num_prompt_tokens: int, seconds: float) -> None:

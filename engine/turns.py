@@ -11,8 +11,8 @@ class Turns(Protocol):
     def pause(self) -> float:
         """A step is to begin: for how many seconds it should wait before it asks again, 0 if it may begin now."""
 
-    def begin(self) -> None:
-        """A step begins."""
+    def begin(self, num_prompts: int) -> None:
+        """A step begins; so many prompts aren't computed yet."""
 
     def layers_done(self) -> None:
         """Some more layers of the step are computed."""
@@ -31,7 +31,7 @@ class NoTurns:
         """Nobody need be waited for."""
         return 0.0
 
-    def begin(self) -> None:
+    def begin(self, num_prompts: int) -> None:
         """Go on."""
 
     def layers_done(self) -> None:

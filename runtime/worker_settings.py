@@ -132,9 +132,9 @@ class WorkerSettings(ServiceSettings):
     itl_limit_ms: float = setting(
         units.milliseconds(1.0, 60_000.0),
         50.0,
-        "milliseconds between two tokens of a stream that prompts beside it may cause: on a CPU prefill gives way to "
-        "decode steps in time, and a worker that does both takes no more of a prompt in a step. Raising it speeds "
-        "prompts and, with many of them, throughput",
+        "milliseconds between two tokens of a stream that a prompt beside it may cause: on a CPU prefill gives way to "
+        "decode steps in time, and a worker that does both takes no more of a prompt in a step. When prompts queue, "
+        "they get three times what a decode step takes. Raising it speeds prompts",
         metavar="MS",
     )
     kv_link: str = setting(

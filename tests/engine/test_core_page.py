@@ -161,6 +161,46 @@ def test_a_decode_step_beside_prefill_begins_when_its_streams_gap_is_due(
     prefill.close()
 
 
+def test_a_queue_of_prompts_has_more_time_than_a_streams_gap_leaves(
+    tmp_path: Path, clock: Clock, page: CorePage
+) -> None:
+    prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
+    take_slot_of_another_process(page, prefill)
+    page.begin()
+    clock.now += 30_000_000
+    page.layers_done()
+    page.end()
+    prefill.begin(core_page.QUEUE)
+    begin(page)
+    assert clock.slept == pytest.approx(0.09, abs=0.001)
+    clock.now += 30_000_000
+    page.layers_done()
+    page.end()
+    clock.slept = 0.0
+    prefill.begin(1)
+    begin(page)
+    assert clock.slept == pytest.approx(0.02, abs=0.001)
+    prefill.close()
+
+
+def test_beside_prefill_all_cores_are_claimed_where_they_all_help(tmp_path: Path, clock: Clock, page: CorePage) -> None:
+    prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
+    take_slot_of_another_process(page, prefill)
+    prefill.begin(1)
+    threads = []
+    for _ in range(10):
+        threads.append(begin(page))
+        assert prefill.num_claimed() == claimed(prefill) == threads[-1]
+        clock.now += 160_000_000 // threads[-1]
+        page.layers_done()
+        prefill.layers_done()
+        page.end()
+    assert threads == [NUM_CORES // 2] * 3 + [NUM_CORES] * 7
+    prefill.rest()
+    assert page.begin() == NUM_CORES
+    prefill.close()
+
+
 def test_a_first_step_does_not_wait(tmp_path: Path, clock: Clock, page: CorePage) -> None:
     prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
     take_slot_of_another_process(page, prefill)

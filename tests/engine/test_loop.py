@@ -68,7 +68,7 @@ class Late(NoTurns):
         self.num_asked += 1
         return 0.001 if self.num_asked % 3 else 0.0
 
-    def begin(self) -> None:
+    def begin(self, num_prompts: int) -> None:
         self.reports_before_steps.append(len(self.script.reports))
 
 

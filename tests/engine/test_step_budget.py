@@ -37,6 +37,12 @@ def test_decoding_that_takes_all_of_the_limit_leaves_prompts_a_share() -> None:
     assert learned(50 * MS, 100 * MS, 9 * MS).tokens(512) == 16
 
 
+def test_a_queue_of_prompts_gets_more_than_the_limit_leaves() -> None:
+    budget = learned(50 * MS, 20 * MS, 0.5 * MS)
+    assert budget.tokens(512, num_prompts=1) == 48
+    assert budget.tokens(512, num_prompts=2) == 112  # whole blocks of three times what decoding takes
+
+
 def test_a_mixed_step_tells_of_its_prompt_tokens_what_decoding_does_not_explain() -> None:
     budget = learned(50 * MS, 20 * MS, 0.5 * MS)
     for _ in range(40):

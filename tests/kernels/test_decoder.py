@@ -1,6 +1,7 @@
 """Layers in one compiled call give the bits of the single operations, in any batch, chunks and threads."""
 
 import ctypes
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -184,4 +185,22 @@ def test_cores_that_others_claim_meanwhile_change_no_bit(kernels: str, threads: 
             claims[0], claims[4] = first, second
             assert torch.equal(compiled(Decoder(model, weights, caches()), model, norm, (0, 0, 150)), whole)
     finally:
+        leave_claimed_cores(0, 0, 0)
+
+
+@pytest.mark.parametrize("kernels", COMPILED, indirect=True)
+def test_while_all_cores_are_claimed_nothing_is_computed_and_then_the_same(kernels: str, threads: None) -> None:
+    model, weights = sizes(), layers(extras=False, int8=False)
+    norm = weights[0].input_norm
+    torch.set_num_threads(2)
+    whole = compiled(Decoder(model, weights, caches()), model, norm, (0, 0, 150))
+    claims = (ctypes.c_int64 * 1)(2)
+    release = threading.Timer(0.05, lambda: claims.__setitem__(0, 0))
+    try:
+        leave_claimed_cores(ctypes.addressof(claims), 1, 1)
+        release.start()
+        assert torch.equal(compiled(Decoder(model, weights, caches()), model, norm, (0, 0, 150)), whole)
+        assert claims[0] == 0  # it had to wait for that
+    finally:
+        release.join()
         leave_claimed_cores(0, 0, 0)

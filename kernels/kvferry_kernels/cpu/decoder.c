@@ -13,6 +13,7 @@
 #include "rows.h"
 
 #define PHASES 9 /* of a layer */
+#define LONGEST_WAIT_NS 500000000
 #define ROWS_OF_A_TASK BLOCK /* of norms, activation and rotary embedding: two threads seldom write into one block */
 
 /* A model's sizes, and where positions are looked up. */
@@ -56,6 +57,7 @@ struct work {
     struct meeting *meeting;
     size_t thread, num_threads;
     int is_out; /* this thread left its core to others in the phase that ends */
+    int waits_no_more; /* a claim of all cores lasted too long to be a step's */
 };
 
 /* Cores that other processes claim just now: `count` numbers, `stride` apart. */
@@ -71,13 +73,27 @@ API void kvferry_leave_claimed_cores(const int64_t *at, int64_t count, int64_t s
     claims.stride = stride;
 }
 
-/* Threads meet between two phases. One whose core is claimed has no part in the next phase; the first always has. */
-INLINE void next_phase(struct work *work) {
-    meet(work->meeting, work->num_threads, work->is_out);
+INLINE int64_t num_claimed(void) {
     int64_t claimed = 0;
     for (int64_t i = 0; i < claims.count; i++)
         claimed += __atomic_load_n(claims.at + i * claims.stride, __ATOMIC_RELAXED);
-    work->is_out = work->thread > 0 && (int64_t)work->thread >= (int64_t)work->num_threads - claimed;
+    return claimed;
+}
+
+/* While all cores are claimed nobody goes on: the first thread sleeps here, the others where they meet it next. */
+INLINE void wait_for_a_core(struct work *work) {
+    size_t sleeps = 0;
+    while (!work->waits_no_more && num_claimed() >= (int64_t)work->num_threads) {
+        nanosleep(&(struct timespec){0, SLEEP_NS}, NULL);
+        work->waits_no_more = ++sleeps == LONGEST_WAIT_NS / SLEEP_NS;
+    }
+}
+
+/* Threads meet between two phases. One whose core is claimed has no part in the next phase; the first always has. */
+INLINE void next_phase(struct work *work) {
+    meet(work->meeting, work->num_threads, work->is_out);
+    work->is_out = work->thread > 0 && (int64_t)work->thread >= (int64_t)work->num_threads - num_claimed();
+    if (work->thread == 0 && claims.count) wait_for_a_core(work);
 }
 
 /* The first task of a product that may well be this thread's. */
