@@ -43,11 +43,12 @@ token waits for all prompts before, and decode makes more tokens of a step with 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Where the numbers of claimed cores stand: ``count`` words of 64 bits, ``stride`` words apart."""
+    """Where the numbers of claimed cores stand, of ``num_cores``: ``count`` words of 64 bits, ``stride`` apart."""
 
     address: int
     count: int
     stride: int
+    num_cores: int
 
 
 class CorePage:
@@ -85,7 +86,7 @@ class CorePage:
     def claims(self) -> Claims:
         """What decode steps claim just now; prefill's kernels read it while they run. After ``close`` it is gone."""
         first = ctypes.addressof(ctypes.c_uint64.from_buffer(self._map)) + 8 * CLAIM
-        return Claims(first, NUM_SLOTS, SLOT_WORDS)
+        return Claims(first, NUM_SLOTS, SLOT_WORDS, self._num_cores)
 
     def pause(self) -> float:
         """A step is to begin; returns for how many seconds it should wait before it asks again, 0 if it may begin."""
@@ -137,7 +138,7 @@ class CorePage:
             return
         self._last_begun, self._last_ended = self._begun, time.monotonic_ns()
         if self._beside_prefill:
-            self._share_of_cores.learn(self._last_ended - self._begun, self._threads, self._num_cores)
+            self._share_of_cores.learn(self._last_ended - self._begun, self._threads)
 
     def rest(self) -> None:
         """There is no work: the cores are others', and no stream waits for its next token."""

@@ -36,14 +36,14 @@ class CoreShare:
             return place >= TRIES
         return self._found_all
 
-    def learn(self, took_ns: int, num_threads: int, num_cores: int) -> None:
-        """The step took so long on ``num_threads`` of ``num_cores``."""
+    def learn(self, took_ns: int, num_threads: int) -> None:
+        """The step took so long on so many threads."""
         place = self._num_steps % PERIOD
         self._num_steps += 1
         if place < TRIES:
             self._share.append(took_ns * num_threads)
         elif place < 2 * TRIES:
-            self._all.append(took_ns * num_cores)
+            self._all.append(took_ns * num_threads)
         if place == 2 * TRIES - 1:
             self._found_all = statistics.median(self._all) <= WASTE * statistics.median(self._share)
             self._share.clear()

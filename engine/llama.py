@@ -20,7 +20,7 @@ from engine.model_sizes import (
 )
 from engine.packed_file import PackedFile, Tiles
 from engine.rope import rope_tables
-from engine.weights import open_weights, weights_fingerprint
+from engine.weights import files_fingerprint, open_weights
 from kvferry_kernels import ops
 from kvferry_kernels.decoder import Decoder, DecoderBatch, DecoderLayer, DecoderSizes
 from kvferry_kernels.decoder import fits as decoder_fits
@@ -107,7 +107,7 @@ class LlamaModel:
         if packed_dir is None or packing(self._device.type, self._dtype, int8=int8) is None:
             return build(Tiles())
         dtype = str(self._dtype).removeprefix("torch.")
-        return PackedFile(packed_dir, f"{weights_fingerprint(folder, quantization)[:32]}-{dtype}").load(build)
+        return PackedFile(packed_dir, f"{files_fingerprint(folder, quantization)}-{dtype}").load(build)
 
     def forward(self, batch: Batch, cache: Sequence[LayerCache], on_layers: Callable[[int], None]) -> Tensor:
         """Write the batch's K and V into ``cache`` (by layer) and return logits.

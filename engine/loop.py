@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum, auto
 
 from engine.api import Command, Report, Shutdown
 from engine.core import Engine
@@ -27,6 +28,12 @@ def run_loop(
     _Loop(engine, next_command, emit, turns or NoTurns()).run()
 
 
+class _Heard(Enum):
+    NOTHING = auto()
+    COMMANDS = auto()
+    SHUTDOWN = auto()
+
+
 class _Loop:
     def __init__(self, engine: Engine, next_command: NextCommand, emit: Callable[[Report], None], turns: Turns) -> None:
         self._engine = engine
@@ -43,7 +50,7 @@ class _Loop:
             if idle:
                 turns.rest()
                 engine.clock.rest()
-            if not self._obey(None if idle else 0.0) or not self._await_turn():
+            if self._obey(None if idle else 0.0) is _Heard.SHUTDOWN or not self._await_turn():
                 return
             computes = engine.has_tasks()
             if computes:
@@ -57,9 +64,11 @@ class _Loop:
         """Obey and answer until a step may begin, so that whoever comes meanwhile is in it; False to end."""
         with self._engine.clock.waiting():
             while self._engine.has_tasks() and (seconds := self._turns.pause()):
-                if not self._obey(seconds):
+                heard = self._obey(seconds)
+                if heard is _Heard.SHUTDOWN:
                     return False
-                self._tell(self._engine.report())
+                if heard is _Heard.COMMANDS:
+                    self._tell(self._engine.report())
         return True
 
     def _tell(self, report: Report) -> None:
@@ -67,12 +76,12 @@ class _Loop:
             self._emit(report)
             self._last = report
 
-    def _obey(self, seconds: float | None) -> bool:
-        """Obey the next command and all that wait behind it; False if the loop is to end."""
-        command = self._next_command(seconds)
-        while command is not None:
+    def _obey(self, seconds: float | None) -> _Heard:
+        """Obey the next command and all that wait behind it."""
+        heard = _Heard.NOTHING
+        while (command := self._next_command(0.0 if heard is _Heard.COMMANDS else seconds)) is not None:
             if isinstance(command, Shutdown):
-                return False
+                return _Heard.SHUTDOWN
             self._engine.submit(command)
-            command = self._next_command(0.0)
-        return True
+            heard = _Heard.COMMANDS
+        return heard

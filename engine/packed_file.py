@@ -57,7 +57,7 @@ class PackedFile:
     """One model's packed matrices on disk."""
 
     def __init__(self, folder: Path, numbers: str) -> None:
-        """``numbers`` tells apart what is packed: the weights' fingerprint, and how they are quantized."""
+        """``numbers`` tells apart what is packed: these weights, as files, and how they are quantized."""
         version = torch.__version__.replace("+", "-")
         self.path = folder / f"{numbers}-{ops.PACKING}-{version}.safetensors"
 
@@ -109,6 +109,8 @@ class PackedFile:
         return tensors
 
     def _write(self, tensors: dict[str, Tensor]) -> None:
+        for left in self.path.parent.glob("*.part"):
+            left.unlink()  # of a writer that was killed: whoever writes has the lock
         header = _header(tensors)
         draft = self.path.with_suffix(f".{os.getpid()}.part")
         try:

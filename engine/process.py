@@ -127,7 +127,7 @@ class SharedCores:
         """From now on compiled layers leave claimed cores to others by themselves, between two of their phases."""
         self._kernels_look = True
         claims = self._page.claims
-        leave_claimed_cores(claims.address, claims.count, claims.stride)
+        leave_claimed_cores(claims.address, claims.count, claims.stride, claims.num_cores)
 
     def begin(self, num_prompts: int) -> None:
         """Take the cores that are free."""

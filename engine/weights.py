@@ -101,6 +101,18 @@ def weights_fingerprint(folder: Path, quantization: str = "none") -> str:
     return digest.hexdigest()
 
 
+def files_fingerprint(folder: Path, quantization: str = "none") -> str:
+    """Identify the same on this host, where a file that was written anew counts as another. 32 hexadecimal digits.
+
+    For what is kept beside a folder: weights that were changed in place may keep headers and ends.
+    """
+    digest = hashlib.sha256(weights_fingerprint(folder, quantization).encode())
+    for path in shard_paths(folder):
+        status = path.stat()
+        digest.update(f"{path.resolve()} {status.st_ino} {status.st_size} {status.st_mtime_ns};".encode())
+    return digest.hexdigest()[:32]
+
+
 def _index_files(index: Path) -> list[str]:
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names:

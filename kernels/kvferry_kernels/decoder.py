@@ -1,4 +1,4 @@
-"""Decoder layers of the Llama family in one compiled call: ops' operations in one parallel region, bit for bit.
+"""Decoder layers of the Llama family in one compiled call: ops' operations in one parallel region, with their bits.
 
 Only for bfloat16, with all matrices packed by ``ops.pack_linear`` or all by ``ops.pack_linear_int8``. What each
 operation does stands in ops.py.
@@ -168,14 +168,14 @@ class DecoderRun:
         self._decoder.run(first, end, self._step)
 
 
-def leave_claimed_cores(address: int, count: int, stride: int) -> None:
+def leave_claimed_cores(address: int, count: int, stride: int, num_cores: int) -> None:
     """Leave cores that other processes claim to them, from now on, between two phases of a layer.
 
-    At ``address`` are ``count`` numbers of 64 bits, ``stride`` such words apart, whose sum is how many; the memory must
-    stay mapped. A layer always has at least one thread.
+    At ``address`` are ``count`` numbers of 64 bits, ``stride`` such words apart, whose sum is how many of the host's
+    ``num_cores``; the memory must stay mapped. While all are claimed a layer rests, else it has at least one thread.
     """
     if ops.KERNELS is not None:
-        ops.KERNELS.library.kvferry_leave_claimed_cores(address, count, stride)
+        ops.KERNELS.library.kvferry_leave_claimed_cores(address, count, stride, num_cores)
 
 
 def fits(hidden: int, inner: int, heads: int, kv_heads: int, dim: int, *, int8: bool = False) -> bool:

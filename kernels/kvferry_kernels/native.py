@@ -28,7 +28,7 @@ SIGNATURES = {
     "kvferry_linear": (None, [POINTER] * 4 + [INT64] * 3 + [INT]),
     "kvferry_linear_int8": (None, [POINTER] * 6 + [INT64] * 3 + [INT]),
     "kvferry_decoder_layers": (INT, [POINTER] * 2 + [INT64] * 3 + [POINTER]),
-    "kvferry_leave_claimed_cores": (None, [POINTER, INT64, INT64]),
+    "kvferry_leave_claimed_cores": (None, [POINTER, INT64, INT64, INT64]),
     "kvferry_cpu_level": (INT, []),
 }
 

@@ -177,7 +177,8 @@ def has_linear(device: str) -> bool:
 def has_fast_linear(device: str) -> bool:
     """Whether ``linear`` is also the fastest way to multiply here.
 
-    It is with AVX-512's bfloat16 products or a matrix unit, at every batch size; it isn't without them.
+    It is with AVX-512's bfloat16 products or on a matrix unit, and isn't without them. Beside a matrix unit that our
+    library can't use oneDNN may be faster at many rows, but its rows would depend on their number.
     """
     return device == "cpu" and KERNELS is not None and KERNELS.name in ("cpu_v4_amx", "cpu_v4_bf16")
 

@@ -8,7 +8,7 @@ def decide(share: CoreShare, on_share: int, on_all: int, num_steps: int = PERIOD
     taken = []
     for _ in range(num_steps):
         taken.append(share.takes_all)
-        share.learn(on_all if taken[-1] else on_share, 2 if taken[-1] else 1, 2)
+        share.learn(on_all if taken[-1] else on_share, 2 if taken[-1] else 1)
     return taken
 
 
@@ -33,5 +33,5 @@ def test_both_are_tried_again_after_a_while() -> None:
 def test_one_step_that_was_held_up_decides_nothing() -> None:
     share = CoreShare()
     for i in range(2 * TRIES):
-        share.learn(900 if i == TRIES else 31 if share.takes_all else 60, 2 if share.takes_all else 1, 2)
+        share.learn(900 if i == TRIES else 31 if share.takes_all else 60, 2 if share.takes_all else 1)
     assert share.takes_all

@@ -109,6 +109,16 @@ def test_a_disk_that_fills_up_leaves_no_part_of_a_file(
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    file = PackedFile(tmp_path, "numbers")
+    left = [file.path.with_suffix(f".{pid}.part") for pid in (1, os.getpid())]
+    for path in left:
+        path.write_text("half")
+    assert load(file) == 2
+    assert not any(path.exists() for path in left)
+    assert load(file) == 0
+
+
 def test_files_that_nobody_used_for_long_are_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     files = [PackedFile(tmp_path, f"numbers{i}") for i in range(packed_file.MAX_FILES + 1)]

@@ -180,12 +180,12 @@ def test_cores_that_others_claim_meanwhile_change_no_bit(kernels: str, threads: 
     whole = compiled(Decoder(model, weights, caches()), model, norm, (0, 0, 150))
     claims = (ctypes.c_int64 * 6)(0, 9, 0, 9, 0, 9)  # every other word, as on a page with other things between
     try:
-        leave_claimed_cores(ctypes.addressof(claims), 3, 2)
+        leave_claimed_cores(ctypes.addressof(claims), 3, 2, 8)
         for first, second in ((1, 0), (2, 0), (1, 3), (0, 0)):
             claims[0], claims[4] = first, second
             assert torch.equal(compiled(Decoder(model, weights, caches()), model, norm, (0, 0, 150)), whole)
     finally:
-        leave_claimed_cores(0, 0, 0)
+        leave_claimed_cores(0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("kernels", COMPILED, indirect=True)
@@ -197,10 +197,10 @@ def test_while_all_cores_are_claimed_nothing_is_computed_and_then_the_same(kerne
     claims = (ctypes.c_int64 * 1)(2)
     release = threading.Timer(0.05, lambda: claims.__setitem__(0, 0))
     try:
-        leave_claimed_cores(ctypes.addressof(claims), 1, 1)
+        leave_claimed_cores(ctypes.addressof(claims), 1, 1, 2)
         release.start()
         assert torch.equal(compiled(Decoder(model, weights, caches()), model, norm, (0, 0, 150)), whole)
         assert claims[0] == 0  # it had to wait for that
     finally:
         release.join()
-        leave_claimed_cores(0, 0, 0)
+        leave_claimed_cores(0, 0, 0, 0)

@@ -1,7 +1,7 @@
 /* One tile of 64 tokens of attention: scores, weights and weighted sums for some rows, with each row's running softmax.
  *
  * A row is one query token and one query head. Its arithmetic has one fixed order whatever other rows are computed
- * beside it: chains over the dimension for scores, over tokens for sums.
+ * beside it: chains over the dimension for scores, over tokens for sums (the matrix unit has an order of its own).
  *
  * In float a block of K is [dim, 16] and one of V [16, dim]. In bfloat16 neighbors lie in pairs, [dim / 2, 16, 2] and
  * [8, dim, 2], which is what instructions for products of pairs take; query and weights are bfloat16 then too. */
@@ -15,12 +15,12 @@
 #define TILE_BLOCKS (TILE / BLOCK)
 #define MAX_ROWS 64 /* the largest group of query heads */
 
-/* The running softmax of a task's rows. */
+/* The running softmax of a task's rows. Arrays begin on cache lines: vectors and tiles are read from there. */
 struct rows {
-    float q[MAX_ROWS * MAX_DIM]; /* [rows, dim]; bfloat16 at the array's beginning where the cache is */
-    float mix[MAX_ROWS * MAX_DIM]; /* [rows, dim], sum of weight * V */
-    float weights[MAX_ROWS * TILE];
-    uint16_t half_weights[MAX_ROWS * TILE];
+    _Alignas(64) float q[MAX_ROWS * MAX_DIM]; /* [rows, dim]; bfloat16 at the array's beginning where the cache is */
+    _Alignas(64) float mix[MAX_ROWS * MAX_DIM]; /* [rows, dim], sum of weight * V */
+    _Alignas(64) float weights[MAX_ROWS * TILE];
+    _Alignas(64) uint16_t half_weights[MAX_ROWS * TILE];
     float top[MAX_ROWS], old_top[MAX_ROWS], total[MAX_ROWS], shrink[MAX_ROWS];
     size_t shaped; /* see attention_amx.h */
 };

@@ -3,7 +3,7 @@
  * One parallel region goes through all phases of all layers: products, rotary embedding with the cache write,
  * attention, norms and activation. Threads meet between phases, share each phase's tasks by a counter, and beside the
  * last task of a product fetch the weights of the next. Each number is computed by the same code as the single
- * operations use, so that results are bit-equal to theirs. */
+ * operations use, so that results are bit-equal to theirs, but for numbers too small to be normal. */
 
 #include <omp.h>
 
@@ -13,7 +13,7 @@
 #include "rows.h"
 
 #define PHASES 9 /* of a layer */
-#define LONGEST_WAIT_NS 500000000
+#define LONGEST_WAIT_NS 500000000 /* longer than a decode step takes */
 #define ROWS_OF_A_TASK BLOCK /* of norms, activation and rotary embedding: two threads seldom write into one block */
 
 /* A model's sizes, and where positions are looked up. */
@@ -60,17 +60,18 @@ struct work {
     int waits_no_more; /* a claim of all cores lasted too long to be a step's */
 };
 
-/* Cores that other processes claim just now: `count` numbers, `stride` apart. */
+/* Cores that other processes claim just now, of `cores`: `count` numbers, `stride` apart. */
 static struct {
     const int64_t *at;
-    int64_t count, stride;
+    int64_t count, stride, cores;
 } claims;
 
 /* From now on this process leaves claimed cores to others, between two phases. */
-API void kvferry_leave_claimed_cores(const int64_t *at, int64_t count, int64_t stride) {
+API void kvferry_leave_claimed_cores(const int64_t *at, int64_t count, int64_t stride, int64_t cores) {
     claims.at = at;
     claims.count = count;
     claims.stride = stride;
+    claims.cores = cores;
 }
 
 INLINE int64_t num_claimed(void) {
@@ -80,20 +81,27 @@ INLINE int64_t num_claimed(void) {
     return claimed;
 }
 
-/* While all cores are claimed nobody goes on: the first thread sleeps here, the others where they meet it next. */
+INLINE int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * (int64_t)1000000000 + now.tv_nsec;
+}
+
+/* While all cores of the host are claimed nobody goes on: the first thread sleeps here, and the others meet it after. */
 INLINE void wait_for_a_core(struct work *work) {
-    size_t sleeps = 0;
-    while (!work->waits_no_more && num_claimed() >= (int64_t)work->num_threads) {
+    if (work->waits_no_more || num_claimed() < claims.cores) return;
+    const int64_t begun = now_ns();
+    while (!work->waits_no_more && num_claimed() >= claims.cores) {
         nanosleep(&(struct timespec){0, SLEEP_NS}, NULL);
-        work->waits_no_more = ++sleeps == LONGEST_WAIT_NS / SLEEP_NS;
+        work->waits_no_more = now_ns() - begun >= LONGEST_WAIT_NS;
     }
 }
 
 /* Threads meet between two phases. One whose core is claimed has no part in the next phase; the first always has. */
 INLINE void next_phase(struct work *work) {
+    if (work->thread == 0 && claims.count) wait_for_a_core(work);
     meet(work->meeting, work->num_threads, work->is_out);
     work->is_out = work->thread > 0 && (int64_t)work->thread >= (int64_t)work->num_threads - num_claimed();
-    if (work->thread == 0 && claims.count) wait_for_a_core(work);
 }
 
 /* The first task of a product that may well be this thread's. */

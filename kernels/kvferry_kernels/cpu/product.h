@@ -1,8 +1,8 @@
 /* Products of some rows with some outputs of a packed weight: y = x W^T + b, in bfloat16 or in 8-bit integers.
  *
  * Weights lie in tiles of 32 outputs, so that a tile is read as one stream. Those in bfloat16 have pairs of inputs
- * together, [tiles, size / 2, 32, 2]; product_int8.h has the others. Every number is one chain over the inputs, so a
- * row's result doesn't depend on the others.
+ * together, [tiles, size / 2, 32, 2]; product_int8.h has the others. Every number is summed over the inputs in one order, so
+ * a row's result doesn't depend on the others.
  *
  * Few rows read more memory than they compute. The tile that a thread takes next is fetched while it computes the
  * present one, so that reading and computing overlap; without this, 16 rows wait for memory a third of their time. */
