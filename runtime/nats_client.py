@@ -137,7 +137,7 @@ class NatsConnection:
         await asyncio.gather(*tasks, return_exceptions=True)
         writer: asyncio.StreamWriter | None = getattr(client._transport, "_io_writer", None)
         if writer is not None:
-            writer.transport.abort()
+            abort(writer.transport)
 
     async def _on_error(self, error: Exception) -> None:
         if not self._is_open:
@@ -161,3 +161,9 @@ def _reason(error: Exception, address: BusAddress) -> str:
         given = "this user and password" if address.user or address.token else "whoever names no user and password"
         return f"authorization violation: it refuses {given}"
     return text
+
+
+def abort(transport: asyncio.WriteTransport) -> None:
+    """Drop a line at once. TLS transports of Python 3.11.2 forget their protocol when closed twice, and fail here."""
+    if getattr(transport, "_ssl_protocol", transport) is not None:
+        transport.abort()
