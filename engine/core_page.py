@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.core_share import CoreShare
+from engine.prompt_time import prompt_time
 
 NUM_SLOTS = 64
 SLOT_WORDS = 4
@@ -32,13 +33,6 @@ DECODE, PREFILL = 1, 2
 
 POLL_NS = 1_000_000
 """Who waits for the time of its step looks again so often, at the latest."""
-
-MIN_PAUSE = 0.5
-"""Between two decode steps prefill has all cores for at least this share of a step's time, however long the step is."""
-
-QUEUE, QUEUE_PAUSE = 2, 3.0
-"""With so many prompts before it prefill has all cores for this many times a step's time: whoever waits for a first
-token waits for all prompts before, and decode makes more tokens of a step with more sequences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +151,8 @@ class CorePage:
     def _gap(self) -> int:
         """Nanoseconds between two decode steps in which prefill has all cores."""
         took = self._last_ended - self._last_begun
-        queued = sum(self._word(slot, PROMPTS) for slot in self._others(PREFILL)) >= QUEUE
-        return max(self._limit_ns - took, int(took * (QUEUE_PAUSE if queued else MIN_PAUSE)))
+        num_prompts = sum(self._word(slot, PROMPTS) for slot in self._others(PREFILL))
+        return int(prompt_time(self._limit_ns, took, num_prompts))
 
     def _share(self, num_others: int) -> int:
         return max(1, self._num_cores // (1 + num_others))

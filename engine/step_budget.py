@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.layout import BLOCK_SIZE
+from engine.prompt_time import prompt_time
 
 WEIGHT = 0.2
 """Of the latest step in the running means."""
@@ -12,12 +13,6 @@ OUTLIER = 3.0
 
 FIRST_GUESS = 4 * BLOCK_SIZE
 """Tokens beside the first decoding sequences, when no prompt has been timed yet."""
-
-MIN_SHARE = 0.5
-"""Prompts get at least this share of the time that decoding takes, however long that is."""
-
-QUEUE, QUEUE_SHARE = 2, 3.0
-"""So many prompts get this many times of it: see ``core_page``."""
 
 
 class StepBudget:
@@ -38,7 +33,7 @@ class StepBudget:
             return most
         if not self._token:
             return min(most, FIRST_GUESS)
-        left = max(self._limit - self._decode, self._decode * (QUEUE_SHARE if num_prompts >= QUEUE else MIN_SHARE))
+        left = prompt_time(self._limit, self._decode, num_prompts)
         return min(most, max(BLOCK_SIZE, int(left / self._token) // BLOCK_SIZE * BLOCK_SIZE))
 
     def learn(self, num_decodes: int, num_prompt_tokens: int, seconds: float) -> None:

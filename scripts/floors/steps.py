@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.api import ChoiceTail, Key, NewTokens, Prefill
+from engine.api import ChoiceTail, Key, NewTokens, Prefill, Report
 from engine.core import Engine, EngineSettings
 from engine.layout import BLOCK_SIZE
 from engine.llama import LlamaModel
@@ -45,9 +45,8 @@ class Decoding:
             self._engine.submit(_prefill(number, context, sampling))
         begun: set[Key] = set()
         while len(begun) < batch:
-            start = time.perf_counter()
-            report = self._engine.step()
-            self.chunk_times[len(self.chunk_times) * chunk + chunk] = (time.perf_counter() - start) * 1000
+            took, report = timed_step(self._engine)
+            self.chunk_times[len(self.chunk_times) * chunk + chunk] = took
             begun |= {result.key for result in report.results if isinstance(result, NewTokens)}
         self._num_made = self._engine.report().load.tokens_made
         self.settle()
@@ -60,7 +59,7 @@ class Decoding:
     def step(self) -> None:
         """Time one step."""
         self._num_made += self.batch
-        self.times.append(timed_step(self._engine))
+        self.times.append(timed_step(self._engine)[0])
 
     @property
     def mean_context(self) -> float:
@@ -86,16 +85,17 @@ class Prefilling:
         self._number += 1
         sampling = Sampling(temperature=0.0, max_tokens=1, ignore_eos=True)
         self._engine.submit(_prefill(self._number, self.length, sampling))
-        self.times.append(timed_step(self._engine))
-        if self._engine.report().load.tokens_made != self._number:
+        took, report = timed_step(self._engine)
+        self.times.append(took)
+        if report.load.tokens_made != self._number:
             raise RuntimeError(f"{self.length} tokens took more than one step")
 
 
-def timed_step(engine: Engine) -> float:
-    """Milliseconds of one step: plan, model, sampling, report."""
+def timed_step(engine: Engine) -> tuple[float, Report]:
+    """Milliseconds of one step (plan, model, sampling, report), and what it reported."""
     start = time.perf_counter()
-    engine.step()
-    return (time.perf_counter() - start) * 1000
+    report = engine.step()
+    return (time.perf_counter() - start) * 1000, report
 
 
 def _engine(model: LlamaModel, num_blocks: int, num_batched_tokens: int) -> Engine:

@@ -12,6 +12,7 @@ import pytest
 
 from engine import core_page
 from engine.core_page import CorePage
+from engine.prompt_time import QUEUE
 
 NUM_CORES = 8
 OTHER = """
@@ -85,6 +86,23 @@ def page(tmp_path: Path) -> Iterator[CorePage]:
     made.close()
 
 
+@pytest.fixture
+def prefill(tmp_path: Path, page: CorePage) -> Iterator[CorePage]:
+    """A prefill worker's place on the same page."""
+    made = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
+    if made._slot == page._slot:
+        made._slot += 1  # locks are a process's: two pages of one process would have the same slot
+    yield made
+    made.close()
+
+
+def compute(page: CorePage, clock: Clock, nanoseconds: int) -> None:
+    """The rest of a step that has begun."""
+    clock.now += nanoseconds
+    page.layers_done()
+    page.end()
+
+
 def begin(page: CorePage) -> int:
     """Begin a step once it may."""
     while seconds := page.pause():
@@ -132,23 +150,17 @@ def test_prefill_has_all_cores_but_those_that_a_decode_step_claims(page: CorePag
 
 
 def test_a_decode_step_beside_prefill_begins_when_its_streams_gap_is_due(
-    tmp_path: Path, clock: Clock, page: CorePage
+    clock: Clock, page: CorePage, prefill: CorePage
 ) -> None:
-    prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
-    take_slot_of_another_process(page, prefill)
     begin(page)
-    clock.now += 15_000_000
-    page.layers_done()
-    page.end()
+    compute(page, clock, 15_000_000)
     prefill.begin()
     begin(page)
     assert clock.slept == pytest.approx(0.035, abs=0.001)
     page.end()  # nothing was computed: the streams have waited long enough
     begin(page)
     assert clock.slept == pytest.approx(0.035, abs=0.001)
-    clock.now += 200_000_000
-    page.layers_done()
-    page.end()
+    compute(page, clock, 200_000_000)
     clock.slept = 0.0
     prefill.layers_done()
     begin(page)
@@ -158,34 +170,26 @@ def test_a_decode_step_beside_prefill_begins_when_its_streams_gap_is_due(
     prefill.rest()
     begin(page)
     assert clock.slept == 0.0
-    prefill.close()
 
 
 def test_a_queue_of_prompts_has_more_time_than_a_streams_gap_leaves(
-    tmp_path: Path, clock: Clock, page: CorePage
+    clock: Clock, page: CorePage, prefill: CorePage
 ) -> None:
-    prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
-    take_slot_of_another_process(page, prefill)
     page.begin()
-    clock.now += 30_000_000
-    page.layers_done()
-    page.end()
-    prefill.begin(core_page.QUEUE)
+    compute(page, clock, 30_000_000)
+    prefill.begin(QUEUE)
     begin(page)
     assert clock.slept == pytest.approx(0.09, abs=0.001)
-    clock.now += 30_000_000
-    page.layers_done()
-    page.end()
+    compute(page, clock, 30_000_000)
     clock.slept = 0.0
     prefill.begin(1)
     begin(page)
     assert clock.slept == pytest.approx(0.02, abs=0.001)
-    prefill.close()
 
 
-def test_beside_prefill_all_cores_are_claimed_where_they_all_help(tmp_path: Path, clock: Clock, page: CorePage) -> None:
-    prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
-    take_slot_of_another_process(page, prefill)
+def test_beside_prefill_all_cores_are_claimed_where_they_all_help(
+    clock: Clock, page: CorePage, prefill: CorePage
+) -> None:
     prefill.begin(1)
     threads = []
     for _ in range(10):
@@ -198,21 +202,15 @@ def test_beside_prefill_all_cores_are_claimed_where_they_all_help(tmp_path: Path
     assert threads == [NUM_CORES // 2] * 3 + [NUM_CORES] * 7
     prefill.rest()
     assert page.begin() == NUM_CORES
-    prefill.close()
 
 
-def test_a_first_step_does_not_wait(tmp_path: Path, clock: Clock, page: CorePage) -> None:
-    prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
-    take_slot_of_another_process(page, prefill)
+def test_a_first_step_does_not_wait(clock: Clock, page: CorePage, prefill: CorePage) -> None:
     prefill.begin()
     begin(page)
     assert clock.slept == 0.0
-    prefill.close()
 
 
-def test_after_a_rest_no_stream_waits(tmp_path: Path, clock: Clock, page: CorePage) -> None:
-    prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
-    take_slot_of_another_process(page, prefill)
+def test_after_a_rest_no_stream_waits(clock: Clock, page: CorePage, prefill: CorePage) -> None:
     begin(page)
     page.layers_done()
     page.end()
@@ -220,20 +218,16 @@ def test_after_a_rest_no_stream_waits(tmp_path: Path, clock: Clock, page: CorePa
     prefill.begin()
     begin(page)
     assert clock.slept == 0.0
-    prefill.close()
 
 
 def test_signs_of_work_from_before_the_machine_started_count_nothing(
-    tmp_path: Path, clock: Clock, page: CorePage
+    clock: Clock, page: CorePage, prefill: CorePage
 ) -> None:
-    prefill = CorePage(tmp_path / "cores", NUM_CORES, prefill=True)
-    take_slot_of_another_process(page, prefill)
     clock.now *= 2
     page.begin()
     clock.now //= 2
     assert prefill.begin() == NUM_CORES
     assert prefill.layers_done() == claimed(prefill) == 0
-    prefill.close()
 
 
 def test_a_claim_of_one_that_was_killed_in_a_step_is_struck_off(
@@ -286,9 +280,3 @@ def test_a_page_without_a_slot_left_is_said(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(core_page.mmap, "mmap", lambda *argv: pytest.fail("nothing to map"))
     with pytest.raises(OSError, match="share the page already"):
         CorePage(tmp_path / "cores", 2)
-
-
-def take_slot_of_another_process(page: CorePage, other: CorePage) -> None:
-    """Locks are a process's: two pages of one process would have the same slot."""
-    if other._slot == page._slot:
-        other._slot += 1

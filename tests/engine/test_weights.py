@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from engine.errors import ModelError
-from engine.weights import open_weights, weights_fingerprint
+from engine.weights import files_fingerprint, open_weights, weights_fingerprint
 
 
 def folder_with(folder: Path, **tensors: torch.Tensor) -> Path:
@@ -69,3 +69,16 @@ def test_the_fingerprint_is_stable_and_sees_every_part(tmp_path: Path) -> None:
         (folder / name).write_text("{ }")
         others.append(weights_fingerprint(folder))
     assert len({first, *others}) == 7
+
+
+def test_weights_that_were_changed_in_place_are_other_files(tmp_path: Path) -> None:
+    """A change in the middle of a large shard, whose header and ends stay as they are."""
+    numbers = torch.zeros(1 << 20)
+    folder = folder_with(tmp_path / "a", x=numbers)
+    content, files = weights_fingerprint(folder), files_fingerprint(folder)
+    assert files_fingerprint(folder) == files
+    assert files_fingerprint(folder, "int8") != files
+    numbers[1 << 19] = 1
+    folder_with(tmp_path / "a", x=numbers)
+    assert weights_fingerprint(folder) == content
+    assert files_fingerprint(folder) != files
