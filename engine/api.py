@@ -6,7 +6,8 @@ often it comes, and one about an unknown key changes nothing. An expected shorta
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from protocol.sampling import Sampling, TokenLogprob
 
@@ -172,8 +173,7 @@ class Computed:
     last: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NewTokens:
+class NewTokens(NamedTuple):
     """Tokens of one choice made in this step, the first at ``first_index`` of its output.
 
     ``finish_reason`` "" unless this is its end ("stop" or "length"); ``stop_token`` -1 unless an id ended it.
@@ -219,8 +219,7 @@ class Broken:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """Where the engine stands after a step or a command."""
 
     num_running: int = 0
@@ -243,9 +242,8 @@ class Load:
 Result = Ready | Reserved | Granted | Rejected | Computed | NewTokens | Released | GaveBack | Broken | Pong
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """What one pass of the loop brought: results in order, and the load after it."""
 
     results: tuple[Result, ...] = ()
-    load: Load = field(default_factory=Load)
+    load: Load = Load()

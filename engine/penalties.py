@@ -10,16 +10,21 @@ import numpy.typing as npt
 from protocol.sampling import Sampling
 
 Floats = npt.NDArray[np.float32]
+_NONE: frozenset[int] = frozenset()
 
 
-def changes_logits(sampling: Sampling, num_output: int) -> bool:
-    """Whether ``adjust_logits`` would do anything for the token at index ``num_output`` of the output."""
+def shifts_logits(sampling: Sampling, num_output: int) -> bool:
+    """Whether ``adjust_logits`` would change any finite logit for the token at index ``num_output`` of the output."""
     return bool(
         sampling.logit_bias
         or sampling.repetition_penalty != 1.0
         or (num_output and (sampling.presence_penalty or sampling.frequency_penalty))
-        or num_output < sampling.min_tokens
     )
+
+
+def banned_ids(sampling: Sampling, num_output: int) -> frozenset[int]:
+    """Ids that can't be chosen at index ``num_output`` of the output: those that would end it too early."""
+    return sampling.ending_ids() if num_output < sampling.min_tokens else _NONE
 
 
 def adjust_logits(logits: Floats, sampling: Sampling, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
@@ -38,9 +43,9 @@ def adjust_logits(logits: Floats, sampling: Sampling, prompt_ids: Sequence[int],
         made, counts = np.unique(np.asarray(output_ids, np.int64), return_counts=True)
         logits[made] -= np.float32(sampling.presence_penalty)
         logits[made] -= np.float32(sampling.frequency_penalty) * counts.astype(np.float32)
-    if len(output_ids) < sampling.min_tokens:
-        ends = [token for token in sampling.ending_ids() if token < len(logits)]
-        logits[ends] = -np.inf
+    banned = [token for token in banned_ids(sampling, len(output_ids)) if token < len(logits)]
+    if banned:
+        logits[banned] = -np.inf
 
 
 def _unique(token_ids: list[int]) -> npt.NDArray[np.int64]:

@@ -14,7 +14,7 @@ import torch
 
 from engine.errors import EngineError
 from engine.logprobs import token_logprob
-from engine.penalties import adjust_logits, changes_logits
+from engine.penalties import adjust_logits, banned_ids, shifts_logits
 from engine.philox import uniform
 from engine.ranking import highest
 from kvferry_kernels import ops
@@ -53,34 +53,37 @@ def sample(logits: Floats, rows: Sequence[Row]) -> list[Sampled | SamplingError]
 
     A row that has no token to choose gets an error of its own, as a value: the others aren't to blame.
     """
-    likeliest = ops.argmax(torch.from_numpy(logits)).tolist()
+    likeliest = ops.argmax(torch.from_numpy(logits))
+    peaks = logits[np.arange(len(logits)), likeliest.numpy()]
+    tokens, are_finite = likeliest.tolist(), np.isfinite(peaks).tolist()
     chosen: list[Sampled | SamplingError] = []
     for row in rows:
         try:
-            chosen.append(_sample_row(logits[row.logits_row], likeliest[row.logits_row], row))
+            if not are_finite[row.logits_row]:
+                raise SamplingError("the model's logits hold no finite maximum")
+            chosen.append(_sample_row(logits, tokens[row.logits_row], row))
         except SamplingError as error:
             chosen.append(error)
     return chosen
 
 
 def _sample_row(logits: Floats, likeliest: int, row: Row) -> Sampled:
-    sampling = row.sampling
-    if not np.isfinite(logits[likeliest]):
-        raise SamplingError("the model's logits hold no finite maximum")
-    adjusted = logits
-    if changes_logits(sampling, len(row.output_ids)):
-        adjusted = logits.copy()
+    sampling, num_output = row.sampling, len(row.output_ids)
+    banned = banned_ids(sampling, num_output)
+    is_greedy = sampling.temperature == 0 or sampling.top_k == 1
+    token, adjusted = likeliest, logits[row.logits_row]
+    if shifts_logits(sampling, num_output) or (banned and not (is_greedy and likeliest not in banned)):
+        adjusted = adjusted.copy()
         adjust_logits(adjusted, sampling, row.prompt_ids, row.output_ids)
-        likeliest = int(np.argmax(adjusted))
-        if not np.isfinite(adjusted[likeliest]):
+        token = int(np.argmax(adjusted))
+        if not np.isfinite(adjusted[token]):
             raise SamplingError("bias and penalties leave no token to choose")
-    token = likeliest
-    if sampling.temperature > 0 and sampling.top_k != 1:
-        number = uniform(sampling.seed, row.choice, len(row.output_ids))
-        token = draw(adjusted, float(adjusted[likeliest]), sampling, number)
+    if not is_greedy:
+        number = uniform(sampling.seed, row.choice, num_output)
+        token = draw(adjusted, float(adjusted[token]), sampling, number)
     if sampling.logprobs == NO_LOGPROBS:
         return Sampled(token, None)
-    return Sampled(token, token_logprob(logits, token, sampling.logprobs))
+    return Sampled(token, token_logprob(logits[row.logits_row], token, sampling.logprobs))
 
 
 def draw(logits: Floats, peak: float, sampling: Sampling, number: float) -> int:

@@ -104,6 +104,10 @@ class Route:
         """One worker does both."""
         return self.prefill == self.decode
 
+    def has(self, peer: Peer) -> bool:
+        """``peer`` is one of the workers."""
+        return peer in (self.prefill, self.decode)
+
     @property
     def peers(self) -> tuple[Peer, ...]:
         """The workers, each once."""

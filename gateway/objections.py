@@ -102,7 +102,7 @@ class Objections:
     def _is_last_crash(self, number: int, word: Word) -> bool:
         """Count each life once, whichever of a pair tells of it, and however late."""
         route = self._sending.route_of(number)
-        if route is None or word.worker not in route.peers:
+        if route is None or not route.has(word.worker):
             return False
         self._history.crashed.add(culprit(route, word))
         return len(self._history.crashed) >= MAX_CRASHES

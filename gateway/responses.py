@@ -133,10 +133,14 @@ class Answer:
             answer["kvferry"] = self.kvferry()
         return answer
 
+    def chunk_head(self) -> Json:
+        """Return what all events of a stream begin with."""
+        return self._head(self.shape.chunk_object)
+
     def chunk(self, choices: list[Json]) -> Json:
         """Return one event of a stream; the last one, after all choices, has none."""
         job = self.run.job
-        chunk = {**self._head(self.shape.chunk_object), "choices": choices}
+        chunk = {**self.chunk_head(), "choices": choices}
         if job.continuous_usage or (job.include_usage and not choices):
             chunk["usage"] = self.usage()
         if job.include_kvferry and not choices:

@@ -44,6 +44,12 @@ class Run:
         self._news = asyncio.Event()
         self._room = asyncio.Event()
         self._failure: Exception | None = None
+        self._nudged = False
+
+    @property
+    def over(self) -> bool:
+        """Every choice has ended, and all its pieces were read."""
+        return not self._ready and not self._num_open
 
     @property
     def num_choices(self) -> int:
@@ -95,18 +101,26 @@ class Run:
             raise
 
     async def batch(self) -> list[Piece]:
-        """Pieces that are ready, at least one; none when every choice has ended.
+        """Pieces that are ready, at least one; none when every choice has ended, or after a ``nudge``.
 
         Raises ``GatewayError`` or what a broken dispatcher raised, after the pieces before it.
         """
         while not self._ready and self._num_open:
             self._raise_failure()
+            if self._nudged:
+                break
             self._news.clear()
             await self._news.wait()
+        self._nudged = False
         pieces = list(self._ready)
         self._ready.clear()
         self._room.set()
         return pieces
+
+    def nudge(self) -> None:
+        """Let ``batch`` return, with nothing if nothing is there."""
+        self._nudged = True
+        self._news.set()
 
     def close(self, reason: str) -> None:
         """Cancel what hasn't ended. Idempotent; nothing to do after the last choice's end."""

@@ -54,7 +54,7 @@ class Sending:
     def current(self, sender: Peer, number: int) -> Attempt | None:
         """The attempt, if ``number`` is its and ``sender`` one of its workers."""
         attempt = self.attempt
-        if attempt is None or attempt.number != number or sender not in attempt.route.peers:
+        if attempt is None or attempt.number != number or not attempt.route.has(sender):
             return None
         return attempt
 
@@ -79,11 +79,11 @@ class Sending:
 
     def served(self, sender: Peer) -> bool:
         """``sender`` is a worker of any attempt."""
-        return self.serves(sender) or any(sender in route.peers for route, _ in self._past)
+        return self.serves(sender) or any(route.has(sender) for route, _ in self._past)
 
     def serves(self, sender: Peer) -> bool:
         """``sender`` is a worker of the current attempt, which replaces older ones there by itself."""
-        return self.attempt is not None and sender in self.attempt.route.peers
+        return self.attempt is not None and self.attempt.route.has(sender)
 
     def start(self, route: Route, tails: tuple[Tail, ...], need: Need) -> None:
         """Leave the attempt before and begin the next one: both messages leave together."""

@@ -1,19 +1,19 @@
 """An answer as a stream of server-sent events."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from gateway.access_log import RequestRecord, record_of
 from gateway.disconnect import ClientGone, until_gone
 from gateway.errors import GatewayError
 from gateway.http_errors import internal_error
-from gateway.responses import Answer
+from gateway.responses import Answer, Json
 from gateway.services import Services
 from gateway.transcript import Piece
+from gateway.write_watch import WriteWatch
 from runtime.logs import get_logger
 
 log = get_logger("gateway.sse")
@@ -38,7 +38,7 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._answer = answer
         self._services = services
-        self._settings = services.settings
+        self._before = b"data: " + _encode(answer.chunk_head())[:-1].encode() + b',"choices":['
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it all. Raises ``ClientGone``; in any case nothing of the run is left."""
@@ -52,20 +52,17 @@ class EventStream(Response):
             self._answer.run.close(reason)
 
     async def _send_all(self, send: Send, record: RequestRecord) -> None:
-        start = {
-            "type": "http.response.start",
-            "status": self.status_code,
-            "headers": self.raw_headers,
-        }
-        await self._send_one(send, start)
-        async for body in self._events(record):
-            await self._send_one(send, {"type": "http.response.body", "body": body, "more_body": True})
-        await self._send_one(send, {"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _send_one(self, send: Send, message: Message) -> None:
+        settings = self._services.settings
+        watch = WriteWatch(settings.keepalive_s, settings.write_timeout_s, self._answer.run.nudge)
         try:
-            async with asyncio.timeout(self._settings.write_timeout_s):
-                await send(message)
+            async with watch.limit():
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                async for body in self._events(record):
+                    watch.sends()
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+                    watch.sent()
+                watch.sends()
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError as error:
             raise ClientGone("client reads too slowly") from error
 
@@ -73,16 +70,8 @@ class EventStream(Response):
         run = self._answer.run
         yield b"".join(self._opening())
         try:
-            while True:
-                try:
-                    async with asyncio.timeout(self._settings.keepalive_s):
-                        pieces = await run.batch()
-                except TimeoutError:
-                    yield KEEPALIVE
-                    continue
-                if not pieces:
-                    break
-                yield b"".join(event for piece in pieces for event in self._piece(piece))
+            while (pieces := await run.batch()) or not run.over:
+                yield b"".join(map(self._piece, pieces)) if pieces else KEEPALIVE
             if run.job.include_usage or run.job.include_kvferry:
                 yield _event(self._answer.chunk([]))
         except GatewayError as error:
@@ -98,16 +87,21 @@ class EventStream(Response):
     def _opening(self) -> list[bytes]:
         answer = self._answer
         opened = [answer.shape.opening(choice) for choice in range(answer.run.num_choices)]
-        return [_event(answer.chunk([choice])) for choice in opened if choice is not None]
+        return [self._chunk(choice) for choice in opened if choice is not None]
 
-    def _piece(self, piece: Piece) -> list[bytes]:
-        answer, events = self._answer, []
+    def _piece(self, piece: Piece) -> bytes:
+        shape, events = self._answer.shape, b""
         if piece.text or (piece.tokens and not piece.finish_reason):
-            events.append(_event(answer.chunk([answer.shape.piece(piece)])))
+            events = self._chunk(shape.piece(piece))
             piece.tokens = []
         if piece.finish_reason:
-            events.append(_event(answer.chunk([answer.shape.ending(piece)])))
+            events += self._chunk(shape.ending(piece))
         return events
+
+    def _chunk(self, choice: Json) -> bytes:
+        if self._answer.run.job.continuous_usage:
+            return _event(self._answer.chunk([choice]))
+        return self._before + _encode(choice).encode() + b"]}\n\n"
 
 
 def _event(body: object) -> bytes:

@@ -104,7 +104,7 @@ def worker_metrics(node: WorkerNode, worker: Worker) -> Metrics:
     metrics = Metrics()
     metrics.watch_bus("control", node.postbox.bus)
     metrics.watch_refused(lambda: node.postbox.num_refused)
-    for name in worker.load.__dataclass_fields__:
+    for name in worker.load._fields:
         text = f"{name.replace('_', ' ')}, as of the engine's last report"
         metrics.watch(name, text, lambda name=name: float(getattr(worker.load, name)))  # type: ignore[misc]
     metrics.watch("held_attempts", "attempts held here", lambda: float(len(worker.held)))

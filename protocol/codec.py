@@ -1,12 +1,12 @@
 """Messages to bytes and back: two pure functions.
 
 A frame is a version byte, then a msgpack array: [tag, sender id, sender epoch, receiver epoch, fields...].
-Fields stand in the order of the dataclass; nested dataclasses are arrays of their fields.
+Fields stand in the order of the record; nested records are arrays of their fields.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import operator
 import types
 import typing
 from collections.abc import Callable
@@ -16,6 +16,7 @@ import msgpack
 
 from protocol.errors import WireError
 from protocol.messages import TAGS, Envelope, Message, Peer
+from protocol.records import field_names, is_record
 
 WIRE_VERSION = 1
 _VERSION_BYTE = bytes([WIRE_VERSION])
@@ -31,7 +32,7 @@ def encode(envelope: Envelope, message: Message) -> bytes:
     """The frame that carries ``message``."""
     head: list[Any] = [_TAG_OF[type(message)], envelope.sender.id, envelope.sender.epoch, envelope.to_epoch]
     body = _WRITERS[type(message)](message)
-    packed: bytes = msgpack.packb(head + body, use_bin_type=True)
+    packed: bytes = msgpack.packb([*head, *body], use_bin_type=True)
     return _VERSION_BYTE + packed
 
 
@@ -100,8 +101,8 @@ def _reader(annotation: Any) -> Reader:
     """A function that checks and builds one value of a field's type."""
     if annotation in _SCALARS:
         return _SCALARS[annotation]
-    if dataclasses.is_dataclass(annotation):
-        return _class_reader(typing.cast("type[Any]", annotation))
+    if is_record(annotation):
+        return _class_reader(annotation)
     if typing.get_origin(annotation) is tuple:
         items = typing.get_args(annotation)
         if items == (int, Ellipsis):
@@ -133,25 +134,45 @@ def _fixed_reader(annotations: tuple[Any, ...]) -> Reader:
 
 
 def _class_reader(cls: type[Any]) -> Reader:
-    readers = tuple(_reader(annotation) for annotation in _field_types(cls))
+    """One comparison of all types lets most objects pass; who fails it is read field by field, and told why."""
+    annotations = _field_types(cls)
+    readers = tuple(_reader(annotation) for annotation in annotations)
+    usual = tuple(_usual_type(annotation) for annotation in annotations)
+    nested = tuple((i, readers[i]) for i, annotation in enumerate(annotations) if annotation not in _SCALARS)
 
     def read_object(value: Any) -> Any:
         if type(value) is not tuple or len(value) != len(readers):
             raise WireError(f"{cls.__name__} needs {len(readers)} fields")
-        return cls(*[read(item) for read, item in zip(readers, value, strict=True)])
+        if tuple(map(type, value)) != usual:
+            return cls(*[read(item) for read, item in zip(readers, value, strict=True)])
+        if not nested:
+            return cls(*value)
+        items = list(value)
+        for place, read in nested:
+            if items[place]:  # nothing is to be read in an empty list; what needs fields isn't usual then
+                items[place] = read(items[place])
+        return cls(*items)
 
     return read_object
 
 
+def _usual_type(annotation: Any) -> type[Any] | None:
+    """The type that msgpack gives for a field; None, which no value has, where an empty list is no value."""
+    if annotation in _SCALARS:
+        return typing.cast("type[Any]", annotation)
+    is_list = typing.get_origin(annotation) is tuple and typing.get_args(annotation)[-1] is Ellipsis
+    return tuple if is_list else None
+
+
 def _field_types(cls: type[Any]) -> list[Any]:
     hints = typing.get_type_hints(cls)
-    return [hints[field.name] for field in dataclasses.fields(cls)]
+    return [hints[name] for name in field_names(cls)]
 
 
 def _writer(annotation: Any) -> Callable[[Any], Any] | None:
     """A function that turns one value into msgpack's types; ``None`` if it is one already."""
-    if dataclasses.is_dataclass(annotation):
-        return _class_writer(typing.cast("type[Any]", annotation))
+    if is_record(annotation):
+        return _class_writer(annotation)
     if typing.get_origin(annotation) is tuple:
         write = _writer(typing.get_args(annotation)[0])
         return None if write is None else (lambda items: [write(item) for item in items])
@@ -160,17 +181,26 @@ def _writer(annotation: Any) -> Callable[[Any], Any] | None:
     return None
 
 
-def _class_writer(cls: type[Any]) -> Callable[[Any], list[Any]]:
-    names = [field.name for field in dataclasses.fields(cls)]
+def _class_writer(cls: type[Any]) -> Callable[[Any], Any]:
+    names = field_names(cls)
     writers = [_writer(annotation) for annotation in _field_types(cls)]
-    pairs = list(zip(names, writers, strict=True))
+    nested = [(place, write) for place, write in enumerate(writers) if write is not None]
+    if len(names) == 1:
+        (name,), write = names, writers[0]
+        return lambda value: [getattr(value, name) if write is None else write(getattr(value, name))]
+    fields_of: Callable[[Any], tuple[Any, ...]] = tuple if issubclass(cls, tuple) else operator.attrgetter(*names)
+    if not nested:
+        return fields_of
 
-    def write_object(value: Any) -> list[Any]:
-        fields = ((getattr(value, name), write) for name, write in pairs)
-        return [item if write is None else write(item) for item, write in fields]
+    def write_object(value: Any) -> Any:
+        items = list(fields_of(value))
+        for place, write in nested:
+            if items[place] != ():
+                items[place] = write(items[place])
+        return items
 
     return write_object
 
 
 _READERS: dict[type[Any], Reader] = {cls: _class_reader(cls) for cls in TAGS.values()}
-_WRITERS: dict[type[Any], Callable[[Any], list[Any]]] = {cls: _class_writer(cls) for cls in TAGS.values()}
+_WRITERS: dict[type[Any], Callable[[Any], Any]] = {cls: _class_writer(cls) for cls in TAGS.values()}

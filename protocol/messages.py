@@ -7,6 +7,7 @@ Control messages carry (request_id, attempt); the envelope adds both epochs. Tok
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from protocol.sampling import Sampling, TokenLogprob
 
@@ -208,8 +209,7 @@ class Receipt:
     credit_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
+class TokenEvent(NamedTuple):
     """New tokens of one choice, the first of them at ``first_index`` of its output.
 
     ``finish_reason`` "" means more will come; else ``num_tokens`` is the choice's final length.
@@ -237,8 +237,7 @@ class TokenEvents:
     events: tuple[TokenEvent, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AckItem:
+class AckItem(NamedTuple):
     """Tokens of one choice below ``next_index`` are accepted; its end too once that is ``num_tokens + 1``."""
 
     request_id: str

@@ -66,9 +66,12 @@ class Emitter:
         gateway = self._gateways.get(key)
         if gateway is None:
             return
-        kept = self._choices[key].setdefault(event.choice, _Choice(event.first_index))
-        kept.token_ids.extend(event.token_ids)
-        kept.logprobs.extend(event.logprobs)
+        choices = self._choices[key]
+        kept = choices.get(event.choice)
+        if kept is None:
+            kept = choices[event.choice] = _Choice(event.first_index)
+        kept.token_ids += event.token_ids
+        kept.logprobs += event.logprobs
         kept.finish_reason, kept.stop_token = event.finish_reason, event.stop_token
         kept.num_tokens, kept.num_cached_tokens = event.num_tokens, event.num_cached_tokens
         kept.pause, kept.due = QUIET_S, self._loop.time() + QUIET_S

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import sys
 import typing
@@ -15,6 +14,7 @@ from protocol import codec, messages, subjects
 from protocol.block_hash import HASH_UNIT, HASH_VERSION
 from protocol.errors import MEANINGS
 from protocol.handover import State
+from protocol.records import field_names, is_record
 
 PAGE = Path(__file__).parents[1] / "docs" / "wire.md"
 
@@ -95,7 +95,7 @@ def _message(tag: int, kind: type[Any]) -> str:
 
 def _table(kind: type[Any], suffix: str = "") -> str:
     hints = typing.get_type_hints(kind)
-    rows = [f"| `{field.name}` | {_type(hints[field.name])} |" for field in dataclasses.fields(kind)]
+    rows = [f"| `{name}` | {_type(hints[name])} |" for name in field_names(kind)]
     head = [
         f"### {kind.__name__}{suffix}",
         "",
@@ -108,8 +108,8 @@ def _table(kind: type[Any], suffix: str = "") -> str:
 
 
 def _type(hint: Any) -> str:
-    if dataclasses.is_dataclass(hint):
-        return f"{typing.cast('type[Any]', hint).__name__}"
+    if is_record(hint):
+        return str(hint.__name__)
     items = typing.get_args(hint)
     if not items:
         return str(hint.__name__)
@@ -119,14 +119,13 @@ def _type(hint: Any) -> str:
 
 
 def _nested() -> list[type[Any]]:
-    """Dataclasses that appear in fields, each once, in the order of their first use."""
+    """Records that appear in fields, each once, in the order of their first use."""
     found: dict[type[Any], None] = {}
 
     def visit(hint: Any) -> None:
-        if dataclasses.is_dataclass(hint):
-            kind = typing.cast("type[Any]", hint)
-            found.setdefault(kind)
-            for field in typing.get_type_hints(kind).values():
+        if is_record(hint):
+            found.setdefault(hint)
+            for field in typing.get_type_hints(hint).values():
                 visit(field)
         for item in typing.get_args(hint):
             visit(item)

@@ -1,6 +1,5 @@
 """The codec: every message survives the way, and nothing else gets through."""
 
-import dataclasses
 import typing
 from typing import Any
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from protocol.codec import MAX_FRAME_BYTES, decode, encode
 from protocol.errors import MEANINGS, Code, WireError
 from protocol.messages import TAGS, Ack, AckItem, Cancel, Envelope, Peer
+from protocol.records import is_record
 
 ENVELOPE = Envelope(Peer("decode-1", "e1"), "e2")
 
@@ -27,7 +27,7 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
     }
     if annotation in simple:
         return simple[annotation]
-    if dataclasses.is_dataclass(annotation):
+    if is_record(annotation):
         hints = typing.get_type_hints(annotation)
         return st.builds(annotation, **{name: values(hint) for name, hint in hints.items()})
     items = typing.get_args(annotation)

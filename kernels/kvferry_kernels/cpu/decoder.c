@@ -92,7 +92,7 @@ INLINE void wait_for_a_core(struct work *work) {
     if (work->waits_no_more || num_claimed() < claims.cores) return;
     const int64_t begun = now_ns();
     while (!work->waits_no_more && num_claimed() >= claims.cores) {
-        nanosleep(&(struct timespec){0, SLEEP_NS}, NULL);
+        nap();
         work->waits_no_more = now_ns() - begun >= LONGEST_WAIT_NS;
     }
 }

@@ -1,0 +1,117 @@
+"""What a gateway does on one core: `python scripts/gateway_speed.py`.
+
+A real NATS server and the real gateway, pinned to a core of its own; behind them workers that compute nothing, before
+it clients that only count. Prints the median time to the first token of a lone request, and the gateway's CPU time for
+a request of 16 tokens and for a streamed token, with what one core could do at that price.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from gateways import instant_workers
+from gateways.readers import Run, ask
+
+from kvferry.brokers import free_port, nats_broker, running
+from kvferry.model_store import ensure_model
+from kvferry.secrets_nats import Rights
+
+GATEWAY_CORE, OTHERS_CORE = 0, 1
+STEP_S = 0.004
+PROMPT = list(range(1000, 1032))
+START_S = 30.0
+
+
+def cpu_s(pid: int) -> float:
+    """User and system seconds of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def stack(folder: Path, step_s: float) -> Iterator[tuple[int, int]]:
+    """Run all but the clients; gives the gateway's port and process id."""
+    os.sched_setaffinity(0, {OTHERS_CORE})
+    spawn = multiprocessing.get_context("spawn")
+    with running(lambda where: nats_broker(where, {"test": Rights((">",), (">",))}), folder) as broker:
+        url = broker.urls["test"]
+        here, there = spawn.Pipe()
+        workers = spawn.Process(target=instant_workers.main, args=(url, step_s, OTHERS_CORE, there), daemon=True)
+        workers.start()
+        here.recv()
+        port = free_port()
+        model = ensure_model(None, lambda line: None)
+        command = [sys.executable, "-m", "kvferry", "gateway", "--model", str(model), "--port", str(port)]
+        environment = {**os.environ, "KVFERRY_NATS_URL": url}
+        gateway = subprocess.Popen([*command, "--log-level", "error"], env=environment)
+        os.sched_setaffinity(gateway.pid, {GATEWAY_CORE})
+        try:
+            wait_until_ready(port)
+            yield port, gateway.pid
+        finally:
+            gateway.terminate()
+            gateway.wait()
+            workers.kill()
+
+
+def wait_until_ready(port: int) -> None:
+    """Return when the gateway sees both workers."""
+    until = time.monotonic() + START_S
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+            connection.request("GET", "/ready")
+            if connection.getresponse().status == http.client.OK:
+                return
+        time.sleep(0.1)
+    raise TimeoutError(f"the gateway isn't ready after {START_S:g} s")
+
+
+def measured(port: int, pid: int, num_tokens: int, num_requests: int, concurrency: int) -> tuple[Run, float]:
+    """One run, and the gateway's CPU seconds for it."""
+    before = cpu_s(pid)
+    run = ask(port, PROMPT, num_tokens, num_requests, concurrency)
+    if run.num_bad:
+        raise RuntimeError(f"{run.num_bad} of {run.num_requests} answers aren't what was asked for")
+    return run, cpu_s(pid) - before
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="of which the median is printed (default 3)")
+    parser.add_argument("--step-ms", type=float, default=STEP_S * 1000, help="between two tokens of a stream")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, stack(Path(folder), options.step_ms / 1000) as (port, pid):
+        measured(port, pid, 16, 200, 32)
+        lone = [statistics.median(measured(port, pid, 16, 50, 1)[0].first_s) for _ in range(options.rounds)]
+        print(f"lone request: first token after {statistics.median(lone) * 1000:.2f} ms (median of 50)")
+        for name, num_tokens, num_requests, concurrency in (
+            ("requests of 16 tokens, 32 at a time", 16, 600, 32),
+            ("streams of 512 tokens, 32 at a time", 512, 64, 32),
+            ("streams of 512 tokens, 16 at a time", 512, 32, 16),
+        ):
+            found = [measured(port, pid, num_tokens, num_requests, concurrency) for _ in range(options.rounds)]
+            a_request = statistics.median(cpu / run.num_requests for run, cpu in found)
+            a_token = statistics.median(cpu / run.num_tokens for run, cpu in found)
+            rate = statistics.median(run.num_tokens / run.seconds for run, _ in found)
+            print(
+                f"{name}: {rate:.0f} tokens/s at {rate / num_tokens:.0f} requests/s; "
+                f"CPU {a_request * 1000:.2f} ms a request, {a_token * 1e6:.0f} us a token: "
+                f"a core could do {1 / a_request:.0f} requests/s, {1 / a_token:.0f} tokens/s"
+            )
+
+
+if __name__ == "__main__":
+    main()
