@@ -14,8 +14,8 @@ TRIES = 3
 PERIOD = 96
 """Steps after which both are tried again."""
 
-WASTE = 1.25
-"""With all cores a step may take so many times the core-seconds that it takes on its share."""
+WASTE = 1.05
+"""With all cores a step may take so many times the core-seconds that it takes on its share: no more, but for noise."""
 
 
 class CoreShare:

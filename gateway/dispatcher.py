@@ -44,8 +44,8 @@ log = get_logger("gateway.dispatcher")
 class GatewayDispatcher:
     """A ``gateway.generation.Dispatcher``: one per gateway process.
 
-    ``updates()`` of a stream may raise before the first update (a worker's refusal, a deadline), so
-    the HTTP side awaits the first update before it sends a status.
+    ``take`` of a stream may raise before the first update (a worker's refusal, a deadline), so the HTTP side
+    waits for the first update before it sends a status.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class GatewayDispatcher:
         for event in message.events:
             request = self._requests.get(event.request_id)
             if request is not None:
-                request.take(sender, event)
+                request.hear(sender, event)
             else:
                 self._desk.acks.past_all(sender, event, cancel=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -88,8 +88,18 @@ class Stream(Protocol):
     def journey(self) -> Journey:
         """Where it has been, for those who ask; complete once it has ended."""
 
-    def updates(self) -> AsyncIterator[Update]:
-        """Accepted tokens as they come, until the last choice ends. Raises ``GatewayError`` if the request failed."""
+    @property
+    def over(self) -> bool:
+        """Nothing more comes than what ``take`` returns next."""
+
+    def on_news(self, callback: Callable[[], None]) -> None:
+        """Call back whenever there is something to take, and when nothing more will come. One reader a stream."""
+
+    def take(self) -> list[Update]:
+        """Tokens accepted since the last call, in order; none if there is nothing new.
+
+        Raises ``GatewayError``, after the last tokens, if the request failed.
+        """
 
     def stop(self, choice: int, num_tokens: int) -> None:
         """The text side found a stop string: this choice ends after ``num_tokens`` tokens; no more updates for it."""

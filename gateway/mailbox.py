@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,33 +15,35 @@ class Mailbox:
 
     def __init__(self) -> None:
         """Open and empty."""
-        self._updates: deque[Update] = deque()
-        self._news = asyncio.Event()
+        self.on_news: Callable[[], None] = lambda: None
+        """Called whenever something was put in, and at the end."""
+        self._updates: list[Update] = []
         self._error: GatewayError | None = None
         self._closed = False
 
+    @property
+    def over(self) -> bool:
+        """Nothing more comes than what is here."""
+        return self._closed
+
     def put(self, update: Update) -> None:
-        """Hand over at once: a waiting reader runs in this turn of the loop."""
+        """Hand over."""
         self._updates.append(update)
-        self._news.set()
+        self.on_news()
 
     def drop(self, choice: int) -> None:
         """The reader wants no more of this choice."""
-        self._updates = deque(update for update in self._updates if update.choice != choice)
+        self._updates = [update for update in self._updates if update.choice != choice]
 
     def close(self, error: GatewayError | None) -> None:
         """Nothing more comes; the reader gets what is here, and then the error if there is one."""
         self._closed = True
         self._error = error
-        self._news.set()
+        self.on_news()
 
-    async def next(self) -> Update | None:
-        """The next update, ``None`` after the last one. Raises the error that ended the request."""
-        while not self._updates:
-            if self._error is not None:
-                raise self._error
-            if self._closed:
-                return None
-            self._news.clear()
-            await self._news.wait()
-        return self._updates.popleft()
+    def take(self) -> list[Update]:
+        """All that is here. Raises the error that ended the request once nothing is."""
+        taken, self._updates = self._updates, []
+        if not taken and self._error is not None:
+            raise self._error
+        return taken

@@ -21,7 +21,7 @@ from gateway.waiting import Turn
 from protocol.errors import Code
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Callable
 
     from gateway.desk import Desk
     from gateway.generation import Generation, Update
@@ -71,13 +71,18 @@ class Request:
         phases_ms = {phase: round(spent * 1000, 1) for phase, spent in self._clock.spent_s.items()}
         return Journey(self.request_id, self._sending.tries, phases_ms)
 
-    async def updates(self) -> AsyncIterator[Update]:
-        """As ``Stream`` promises; a reader that goes away cancels the request."""
-        try:
-            while (update := await self._intake.mailbox.next()) is not None:
-                yield update
-        finally:
-            self.cancel("its reader left")
+    @property
+    def over(self) -> bool:
+        """As ``Stream`` promises."""
+        return self._intake.mailbox.over
+
+    def on_news(self, callback: Callable[[], None]) -> None:
+        """As ``Stream`` promises."""
+        self._intake.mailbox.on_news = callback
+
+    def take(self) -> list[Update]:
+        """As ``Stream`` promises."""
+        return self._intake.mailbox.take()
 
     def stop(self, choice: int, num_tokens: int) -> None:
         """As ``Stream`` promises; stopping the last live choice finishes the request."""
@@ -142,7 +147,7 @@ class Request:
         word = Word(worker, self._clock.phase, Code.WORKER_LOST, text, Source.LOST)
         self._objections.hear(self.num_attempts, word)
 
-    def take(self, sender: Peer, event: TokenEvent) -> None:
+    def hear(self, sender: Peer, event: TokenEvent) -> None:
         """New tokens of a choice."""
         attempt = self._sending.current(sender, event.attempt)
         if attempt is None:

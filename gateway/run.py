@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import deque
 
 from gateway.access_log import RequestRecord
 from gateway.errors import GatewayError, from_code
@@ -12,17 +11,13 @@ from gateway.requests import Job
 from gateway.tokenizer import TextTokenizer
 from gateway.transcript import Piece, Transcript
 from protocol.errors import Code
-from runtime.logs import get_logger
-from runtime.tasks import spawn
-
-log = get_logger("gateway.run")
-
-MAX_READY = 1024
-"""Pieces that wait for a slow client; then its tokens wait where the dispatcher keeps them."""
 
 
 class Run:
-    """Started once, then read to its end or closed. Belongs to one event loop."""
+    """Started once, then read to its end or closed. Belongs to one event loop.
+
+    Tokens wait in their streams until they are read, so a slow client costs no more than its own answer.
+    """
 
     def __init__(
         self, job: Job, tokenizer: TextTokenizer, record: RequestRecord, metrics: HttpMetrics, deadline_ms: int = 0
@@ -39,17 +34,14 @@ class Run:
         self._num_open = len(self._transcripts)
         self._last_token = [0.0] * len(self._transcripts)
         self._streams: dict[int, Stream] = {}
-        self._pumps: list[asyncio.Task[None]] = []
-        self._ready: deque[Piece] = deque()
+        self._first: list[Piece] = []
         self._news = asyncio.Event()
-        self._room = asyncio.Event()
-        self._failure: Exception | None = None
         self._nudged = False
 
     @property
     def over(self) -> bool:
         """Every choice has ended, and all its pieces were read."""
-        return not self._ready and not self._num_open
+        return not self._num_open
 
     @property
     def num_choices(self) -> int:
@@ -90,9 +82,7 @@ class Run:
             async with asyncio.TaskGroup() as group:
                 for number in range(len(self.job.prompts)):
                     group.create_task(self._submit(dispatcher, number))
-            await self._news.wait()
-            if not self._ready:
-                self._raise_failure()
+            self._first = await self._wait()
         except ExceptionGroup as group_error:
             self.close("another prompt of the request failed")
             raise group_error.exceptions[0] from None
@@ -105,16 +95,8 @@ class Run:
 
         Raises ``GatewayError`` or what a broken dispatcher raised, after the pieces before it.
         """
-        while not self._ready and self._num_open:
-            self._raise_failure()
-            if self._nudged:
-                break
-            self._news.clear()
-            await self._news.wait()
+        pieces, self._first = self._first or await self._wait(), []
         self._nudged = False
-        pieces = list(self._ready)
-        self._ready.clear()
-        self._room.set()
         return pieces
 
     def nudge(self) -> None:
@@ -125,12 +107,9 @@ class Run:
     def close(self, reason: str) -> None:
         """Cancel what hasn't ended. Idempotent; nothing to do after the last choice's end."""
         self._note()
-        if not self._num_open:
-            return  # each stream ends by itself, and its pump with it
-        for stream in self._streams.values():
-            stream.cancel(reason)
-        for pump in self._pumps:
-            pump.cancel()
+        if self._num_open:  # else each stream ends by itself
+            for stream in self._streams.values():
+                stream.cancel(reason)
 
     async def _submit(self, dispatcher: Dispatcher, number: int) -> None:
         job = self.job
@@ -145,7 +124,8 @@ class Run:
             )
         )
         self._streams[number] = stream
-        self._pumps.append(spawn(self._pump(number, stream), f"pump-{stream.request_id}"))
+        stream.on_news(self._news.set)
+        self._news.set()  # something may have come already
 
     def _left_ms(self) -> int:
         """Of the deadline, 0 if there is none. Raises ``GatewayError`` (504) if it has passed already."""
@@ -156,25 +136,34 @@ class Run:
             raise from_code(Code.DEADLINE, f"the deadline of {self._deadline_ms} ms passed before a worker was asked")
         return left_ms
 
-    async def _pump(self, number: int, stream: Stream) -> None:
-        own = self._transcripts[number * self.job.num_choices :][: self.job.num_choices]
-        try:
-            async for update in stream.updates():
-                self._take(stream, own[update.choice], update)
-                while len(self._ready) >= MAX_READY:
-                    self._room.clear()
-                    await self._room.wait()
-            if not all(transcript.finish_reason for transcript in own):
-                raise RuntimeError("the updates of a request stopped before its choices had ended")
-        except GatewayError as error:
-            self._fail(error)
-        except Exception as error:
-            log.exception("pump_failed", request_id=stream.request_id)
-            self._fail(error)
+    async def _wait(self) -> list[Piece]:
+        while not (pieces := self._take_all()) and self._num_open and not self._nudged:
+            self._news.clear()
+            await self._news.wait()
+        return pieces
 
-    def _take(self, stream: Stream, transcript: Transcript, update: Update) -> None:
-        if transcript.finish_reason:
-            return  # it ended here, at a stop string; what comes after is wasted
+    def _take_all(self) -> list[Piece]:
+        """New pieces of all streams. Once there are none, raises what one of them raises, a request's error first."""
+        pieces: list[Piece] = []
+        failures: list[Exception] = []
+        for number, stream in self._streams.items():
+            own = self._transcripts[number * self.job.num_choices :][: self.job.num_choices]
+            try:
+                updates = stream.take()
+            except Exception as error:
+                failures.append(error)
+                continue
+            if not updates and stream.over and not all(transcript.finish_reason for transcript in own):
+                failures.append(RuntimeError("the updates of a request stopped before its choices had ended"))
+            for update in updates:
+                transcript = own[update.choice]
+                if not transcript.finish_reason:  # else it ended here, at a stop string; what comes after is wasted
+                    pieces.append(self._take(stream, transcript, update))
+        if failures and not pieces:  # else they are raised again
+            raise next((error for error in failures if isinstance(error, GatewayError)), failures[0])
+        return pieces
+
+    def _take(self, stream: Stream, transcript: Transcript, update: Update) -> Piece:
         before = transcript.num_tokens
         piece = transcript.add(update)
         if transcript.stopped_here:
@@ -185,8 +174,7 @@ class Run:
             self._num_open -= 1
             self._record.finish_reasons.append(transcript.finish_reason)
             self._metrics.choice_ended(transcript.finish_reason)
-        self._ready.append(piece)
-        self._news.set()
+        return piece
 
     def _measure(self, choice: int) -> None:
         now = time.monotonic()
@@ -196,14 +184,6 @@ class Run:
         elif self._last_token[choice]:
             self._metrics.between_tokens(now - self._last_token[choice])
         self._last_token[choice] = now
-
-    def _fail(self, error: Exception) -> None:
-        self._failure = self._failure or error
-        self._news.set()
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
 
     def _note(self) -> None:
         record = self._record

@@ -180,6 +180,22 @@ def test_ending_ids_are_masked_until_min_tokens_exist() -> None:
     assert one(logits, replace(sampling, ignore_eos=True)) == 1
 
 
+def test_a_row_whose_likeliest_id_is_allowed_is_chosen_as_if_nothing_were_banned() -> None:
+    logits = noise()
+    banned = tuple(int(token) for token in np.argsort(logits)[:-1])
+    for sampling in (GREEDY, Sampling(top_k=1), replace(GREEDY, logprobs=2)):
+        row = Row(0, 0, sampling, (1,), ())
+        assert chosen(logits, replace(row, sampling=replace(sampling, stop_token_ids=banned, min_tokens=1))) == chosen(
+            logits, row
+        )
+
+
+def test_a_drawn_token_is_never_one_that_ends_too_early() -> None:
+    logits = floats(0, 0, 0, 0)
+    sampling = Sampling(stop_token_ids=(1, 3), min_tokens=1)
+    assert {one(logits, replace(sampling, seed=seed)) for seed in range(40)} == {0, 2}
+
+
 def test_adjusting_leaves_the_models_logits_as_they_are() -> None:
     logits = noise()
     before = logits.copy()

@@ -86,23 +86,6 @@ def test_a_cancel_reaches_both_workers_in_every_phase(phase: str, lost: bool) ->
     run(work())
 
 
-def test_a_reader_that_goes_away_cancels_its_request() -> None:
-    async def work() -> None:
-        async with rig() as r:
-            await r.prefill()
-            d = await r.decode()
-            d.habits.stall_decode_at = 3
-            updates = (await r.submit()).updates()
-            async for update in updates:
-                assert update.token_ids
-                break
-            await updates.aclose()  # type: ignore[attr-defined]
-            await r.nothing_left()
-            assert d.of(Cancel)
-
-    run(work())
-
-
 def test_a_cancel_to_a_dead_worker_is_not_repeated() -> None:
     async def work() -> None:
         async with rig() as r:

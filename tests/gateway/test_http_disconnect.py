@@ -4,16 +4,9 @@ import asyncio
 
 import pytest
 
-from gateway.access_log import RequestRecord
 from gateway.http_settings import HttpSettings
-from gateway.metrics import HttpMetrics
-from gateway.requests import Job
-from gateway.run import MAX_READY, Run
-from gateway.transcript import TextSettings
-from protocol.sampling import Sampling
-from runtime.metrics import Metrics
 from tests.support.http_twin import CHAT, COMPLETIONS, HELLO, Api, post_raw, run, serving, until
-from tests.support.scripted_dispatcher import ScriptedDispatcher, never_ends, says, small_tokenizer
+from tests.support.scripted_dispatcher import never_ends, says
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -92,26 +85,6 @@ def test_a_client_that_takes_nothing_is_dropped() -> None:
             await api.dispatcher.streams[0].cancel_seen.wait()
             writer.close()
         assert api.dispatcher.streams[0].cancelled == ["client reads too slowly"]
-
-    run(scenario())
-
-
-def test_a_slow_reader_holds_a_bounded_number_of_pieces() -> None:
-    async def scenario() -> None:
-        job = Job(((1, 2),), 1, Sampling(), TextSettings(), "", "", False, False)
-        dispatcher = ScriptedDispatcher(lambda generation: never_ends("a"))
-        slow = Run(job, small_tokenizer(), RequestRecord(), HttpMetrics(Metrics()))
-        await slow.start(dispatcher)
-        [stream] = dispatcher.streams
-        await until(lambda: stream.num_given == MAX_READY)
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert stream.num_given == MAX_READY
-        assert len(await slow.batch()) == MAX_READY
-        await until(lambda: stream.num_given > MAX_READY)
-        slow.close("read enough")
-        slow.close("read enough")
-        assert stream.cancelled[0] == "read enough"
 
     run(scenario())
 

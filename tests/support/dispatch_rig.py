@@ -202,7 +202,7 @@ class Reader:
 
     async def _read(self) -> None:
         try:
-            async for update in self._stream.updates():
+            async for update in updates_of(self._stream):
                 self._take(update)
                 async with self._news:
                     self._news.notify_all()
@@ -220,3 +220,18 @@ class Reader:
 async def read(stream: Stream, n: int = 1) -> list[list[int]]:
     """All tokens of each choice."""
     return await Reader(stream, n).all()
+
+
+async def updates_of(stream: Stream) -> AsyncIterator[Update]:
+    """What a stream says, one after another, as long as it says anything."""
+    news = asyncio.Event()
+    stream.on_news(news.set)
+    while True:
+        news.clear()
+        updates = stream.take()
+        for update in updates:
+            yield update
+        if not updates and stream.over:
+            return
+        if not updates:
+            await news.wait()

@@ -10,6 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from gateway.chat_template import ChatTemplate
 from gateway.generation import Generation, Journey, Try, Update
 from gateway.health import Health
+from gateway.mailbox import Mailbox
 from gateway.served_model import ServedModel
 from gateway.tokenizer import TextTokenizer
 from protocol.sampling import TokenLogprob
@@ -17,6 +18,8 @@ from protocol.sampling import TokenLogprob
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 EOS_ID = 2
 NO_TOKEN = -1
+MAX_AHEAD = 1024
+"""Tokens after which a script waits for its reader at each step."""
 
 CORPUS = (
     "The capital of France is Paris. The quick brown fox jumps over the lazy dog.",
@@ -127,7 +130,38 @@ class ScriptedStream:
     cancel_seen: asyncio.Event = field(default_factory=asyncio.Event)
     num_given: int = 0
 
-    async def updates(self) -> AsyncIterator[Update]:
+    def __post_init__(self) -> None:
+        self._mailbox = Mailbox()
+        self._room = asyncio.Event()
+        self._telling = asyncio.ensure_future(self._tell())
+
+    @property
+    def over(self) -> bool:
+        """The script has ended."""
+        return self._mailbox.over
+
+    def on_news(self, callback: Callable[[], None]) -> None:
+        """Call back after each step."""
+        self._mailbox.on_news = callback
+
+    def take(self) -> list[Update]:
+        """What was said since the last call."""
+        self._room.set()
+        return self._mailbox.take()
+
+    async def _tell(self) -> None:
+        try:
+            async for update in self._said():
+                self._mailbox.put(update)
+                if self.num_given >= MAX_AHEAD:  # some scripts have no end
+                    self._room.clear()
+                    await self._room.wait()
+        except Exception as error:
+            self._mailbox.close(error)  # type: ignore[arg-type]
+        else:
+            self._mailbox.close(None)
+
+    async def _said(self) -> AsyncIterator[Update]:
         """Say the script; a choice that was stopped says no more."""
         open_choices = set(range(self.generation.num_choices))
         for step in self.steps:
@@ -154,9 +188,10 @@ class ScriptedStream:
         self.stopped.append((choice, num_tokens))
 
     def cancel(self, reason: str) -> None:
-        """Note it."""
+        """Note it, and say no more."""
         self.cancelled.append(reason)
         self.cancel_seen.set()
+        self._telling.cancel()
 
 
 class ScriptedDispatcher:

@@ -21,6 +21,7 @@ from runtime.identity import new_peer
 from runtime.memory_bus import MemoryBus
 from runtime.postbox import Postbox
 from runtime.roster import Roster
+from tests.support.dispatch_rig import updates_of
 from tests.support.faults import Faults
 from tests.support.inline_port import InlinePort
 from tests.support.stack import Stack
@@ -139,7 +140,7 @@ class World:
             asked.stream = await gateway.dispatcher.submit(generation)
             if asked.cancelled:
                 asked.stream.cancel("program")
-            async for update in asked.stream.updates():
+            async for update in updates_of(asked.stream):
                 assert update.first_index == len(asked.tokens[update.choice])
                 asked.tokens[update.choice] += update.token_ids
                 asked.logprobs[update.choice] += update.logprobs

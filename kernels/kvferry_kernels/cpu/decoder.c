@@ -14,6 +14,7 @@
 
 #define PHASES 9 /* of a layer */
 #define LONGEST_WAIT_NS 500000000 /* longer than a decode step takes */
+#define NAP_NS 300000 /* each costs the processes that have the cores some ten microseconds, in a virtual machine most */
 #define ROWS_OF_A_TASK BLOCK /* of norms, activation and rotary embedding: two threads seldom write into one block */
 
 /* A model's sizes, and where positions are looked up. */
@@ -92,7 +93,7 @@ INLINE void wait_for_a_core(struct work *work) {
     if (work->waits_no_more || num_claimed() < claims.cores) return;
     const int64_t begun = now_ns();
     while (!work->waits_no_more && num_claimed() >= claims.cores) {
-        nap();
+        nap(NAP_NS);
         work->waits_no_more = now_ns() - begun >= LONGEST_WAIT_NS;
     }
 }

@@ -14,7 +14,6 @@
 #include <time.h>
 
 #define SPINS 30000 /* some 30 microseconds */
-#define NAP_NS 50000
 
 struct meeting {
     _Alignas(64) atomic_size_t arrived;
@@ -22,8 +21,8 @@ struct meeting {
     atomic_int num_asleep;
 };
 
-static inline void nap(void) {
-    nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+static inline void nap(long ns) {
+    nanosleep(&(struct timespec){0, ns}, NULL);
 }
 
 #ifdef __linux__
@@ -49,7 +48,7 @@ static inline void wake_all(struct meeting *meeting) {
 
 static inline void sleep_at(struct meeting *meeting, uint32_t number) {
     (void)meeting, (void)number;
-    nap();
+    nap(50000);
 }
 
 static inline void wake_all(struct meeting *meeting) {
