@@ -70,7 +70,7 @@ def sample(logits: Floats, rows: Sequence[Row]) -> list[Sampled | SamplingError]
 def _sample_row(logits: Floats, likeliest: int, row: Row) -> Sampled:
     sampling, num_output = row.sampling, len(row.output_ids)
     banned = banned_ids(sampling, num_output)
-    is_greedy = sampling.temperature == 0 or sampling.top_k == 1
+    is_greedy = not sampling.temperature > 0 or sampling.top_k == 1
     token, adjusted = likeliest, logits[row.logits_row]
     if shifts_logits(sampling, num_output) or (banned and not (is_greedy and likeliest not in banned)):
         adjusted = adjusted.copy()

@@ -11,13 +11,17 @@ from gateway.requests import Job
 from gateway.tokenizer import TextTokenizer
 from gateway.transcript import Piece, Transcript
 from protocol.errors import Code
+from runtime.logs import get_logger
+
+log = get_logger("gateway.run")
+
+
+MAX_READY = 1024
+"""Pieces that wait for a slow client; then its tokens wait where the dispatcher keeps them."""
 
 
 class Run:
-    """Started once, then read to its end or closed. Belongs to one event loop.
-
-    Tokens wait in their streams until they are read, so a slow client costs no more than its own answer.
-    """
+    """Started once, then read to its end or closed. Belongs to one event loop."""
 
     def __init__(
         self, job: Job, tokenizer: TextTokenizer, record: RequestRecord, metrics: HttpMetrics, deadline_ms: int = 0
@@ -34,14 +38,18 @@ class Run:
         self._num_open = len(self._transcripts)
         self._last_token = [0.0] * len(self._transcripts)
         self._streams: dict[int, Stream] = {}
-        self._first: list[Piece] = []
+        self._loop = asyncio.get_running_loop()
+        self._due: set[int] = set()
+        self._kept_waiting: set[int] = set()
+        self._ready: list[Piece] = []
         self._news = asyncio.Event()
         self._nudged = False
+        self._failure: Exception | None = None
 
     @property
     def over(self) -> bool:
         """Every choice has ended, and all its pieces were read."""
-        return not self._num_open
+        return not self._ready and not self._num_open
 
     @property
     def num_choices(self) -> int:
@@ -82,7 +90,9 @@ class Run:
             async with asyncio.TaskGroup() as group:
                 for number in range(len(self.job.prompts)):
                     group.create_task(self._submit(dispatcher, number))
-            self._first = await self._wait()
+            await self._news.wait()
+            if not self._ready:
+                self._raise_failure()
         except ExceptionGroup as group_error:
             self.close("another prompt of the request failed")
             raise group_error.exceptions[0] from None
@@ -91,12 +101,20 @@ class Run:
             raise
 
     async def batch(self) -> list[Piece]:
-        """Pieces that are ready, at least one; none when every choice has ended, or after a ``nudge``.
+        """Pieces that are ready, at least one; none once every choice has ended, or after a ``nudge``.
 
         Raises ``GatewayError`` or what a broken dispatcher raised, after the pieces before it.
         """
-        pieces, self._first = self._first or await self._wait(), []
+        while not self._ready and self._num_open:
+            self._raise_failure()
+            if self._nudged:
+                break
+            self._news.clear()
+            await self._news.wait()
         self._nudged = False
+        pieces, self._ready = self._ready, []
+        while self._kept_waiting:
+            self._take_soon(self._kept_waiting.pop())
         return pieces
 
     def nudge(self) -> None:
@@ -124,8 +142,8 @@ class Run:
             )
         )
         self._streams[number] = stream
-        stream.on_news(self._news.set)
-        self._news.set()  # something may have come already
+        stream.on_news(lambda: self._take_soon(number))
+        self._take_soon(number)  # something may have come already
 
     def _left_ms(self) -> int:
         """Of the deadline, 0 if there is none. Raises ``GatewayError`` (504) if it has passed already."""
@@ -136,34 +154,39 @@ class Run:
             raise from_code(Code.DEADLINE, f"the deadline of {self._deadline_ms} ms passed before a worker was asked")
         return left_ms
 
-    async def _wait(self) -> list[Piece]:
-        while not (pieces := self._take_all()) and self._num_open and not self._nudged:
-            self._news.clear()
-            await self._news.wait()
-        return pieces
+    def _take_soon(self, number: int) -> None:
+        """Not at once: whoever has news for us is in the middle of something, and a stop string goes back to it."""
+        if number not in self._due:
+            self._due.add(number)
+            self._loop.call_soon(self._take_all, number)
 
-    def _take_all(self) -> list[Piece]:
-        """New pieces of all streams. Once there are none, raises what one of them raises, a request's error first."""
-        pieces: list[Piece] = []
-        failures: list[Exception] = []
-        for number, stream in self._streams.items():
-            own = self._transcripts[number * self.job.num_choices :][: self.job.num_choices]
-            try:
+    def _take_all(self, number: int) -> None:
+        """What a stream has now becomes pieces, or the failure that ends this run."""
+        self._due.discard(number)
+        if len(self._ready) >= MAX_READY:
+            self._kept_waiting.add(number)
+            return
+        stream = self._streams[number]
+        own = self._transcripts[number * self.job.num_choices :][: self.job.num_choices]
+        try:
+            while not all(transcript.finish_reason for transcript in own):
                 updates = stream.take()
-            except Exception as error:
-                failures.append(error)
-                continue
-            if not updates and stream.over and not all(transcript.finish_reason for transcript in own):
-                failures.append(RuntimeError("the updates of a request stopped before its choices had ended"))
-            for update in updates:
-                transcript = own[update.choice]
-                if not transcript.finish_reason:  # else it ended here, at a stop string; what comes after is wasted
-                    pieces.append(self._take(stream, transcript, update))
-        if failures and not pieces:  # else they are raised again
-            raise next((error for error in failures if isinstance(error, GatewayError)), failures[0])
-        return pieces
+                for update in updates:
+                    self._take(stream, own[update.choice], update)
+                if not updates and stream.over:
+                    raise RuntimeError("the updates of a request stopped before its choices had ended")
+                if not updates:
+                    break
+        except Exception as error:
+            if not isinstance(error, GatewayError):
+                log.exception("stream_broke", request_id=stream.request_id)
+            self._failure = self._failure or error
+        if self._ready or self._failure is not None:
+            self._news.set()
 
-    def _take(self, stream: Stream, transcript: Transcript, update: Update) -> Piece:
+    def _take(self, stream: Stream, transcript: Transcript, update: Update) -> None:
+        if transcript.finish_reason:
+            return  # it ended here, at a stop string; what comes after is wasted
         before = transcript.num_tokens
         piece = transcript.add(update)
         if transcript.stopped_here:
@@ -174,7 +197,7 @@ class Run:
             self._num_open -= 1
             self._record.finish_reasons.append(transcript.finish_reason)
             self._metrics.choice_ended(transcript.finish_reason)
-        return piece
+        self._ready.append(piece)
 
     def _measure(self, choice: int) -> None:
         now = time.monotonic()
@@ -184,6 +207,10 @@ class Run:
         elif self._last_token[choice]:
             self._metrics.between_tokens(now - self._last_token[choice])
         self._last_token[choice] = now
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def _note(self) -> None:
         record = self._record

@@ -49,6 +49,7 @@ def stack(folder: Path, step_s: float) -> Iterator[tuple[int, int]]:
         here, there = spawn.Pipe()
         workers = spawn.Process(target=instant_workers.main, args=(url, step_s, OTHERS_CORE, there), daemon=True)
         workers.start()
+        there.close()  # so that its end is noticed if it fails
         here.recv()
         port = free_port()
         model = ensure_model(None, lambda line: None)

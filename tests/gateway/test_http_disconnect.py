@@ -4,9 +4,19 @@ import asyncio
 
 import pytest
 
+from gateway.access_log import RequestRecord
+from gateway.errors import from_code
+from gateway.generation import Generation
 from gateway.http_settings import HttpSettings
+from gateway.metrics import HttpMetrics
+from gateway.requests import Job
+from gateway.run import MAX_READY, Run
+from gateway.transcript import TextSettings
+from protocol.errors import Code
+from protocol.sampling import Sampling
+from runtime.metrics import Metrics
 from tests.support.http_twin import CHAT, COMPLETIONS, HELLO, Api, post_raw, run, serving, until
-from tests.support.scripted_dispatcher import never_ends, says
+from tests.support.scripted_dispatcher import ScriptedDispatcher, ScriptedStream, never_ends, says, small_tokenizer
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -85,6 +95,69 @@ def test_a_client_that_takes_nothing_is_dropped() -> None:
             await api.dispatcher.streams[0].cancel_seen.wait()
             writer.close()
         assert api.dispatcher.streams[0].cancelled == ["client reads too slowly"]
+
+    run(scenario())
+
+
+def run_of(*prompts: tuple[int, ...], stop: tuple[str, ...] = ()) -> Run:
+    job = Job(prompts, 1, Sampling(), TextSettings(stop=stop), "", "", False, False)
+    return Run(job, small_tokenizer(), RequestRecord(), HttpMetrics(Metrics()))
+
+
+def test_a_slow_reader_holds_a_bounded_number_of_pieces() -> None:
+    async def scenario() -> None:
+        dispatcher = ScriptedDispatcher(lambda generation: never_ends("a"))
+        slow = run_of((1, 2))
+        await slow.start(dispatcher)
+        [stream] = dispatcher.streams
+        await until(lambda: stream.num_given > MAX_READY)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert stream.num_given == MAX_READY + 1
+        assert len(await slow.batch()) == MAX_READY
+        await until(lambda: stream.num_given > MAX_READY + 1)
+        slow.close("read enough")
+        slow.close("read enough")
+        assert stream.cancelled[0] == "read enough"
+
+    run(scenario())
+
+
+def test_a_prompt_is_stopped_while_another_of_its_request_still_waits_for_a_worker() -> None:
+    class FullFor(ScriptedDispatcher):
+        async def submit(self, generation: Generation) -> ScriptedStream:
+            if generation.prompt_ids == (3,):
+                await room.wait()
+            return await super().submit(generation)
+
+    async def scenario() -> None:
+        dispatcher = FullFor(says("hello world hello world"))
+        both = run_of((1,), (3,), stop=("o w",))
+        starting = asyncio.ensure_future(both.start(dispatcher))
+        await until(lambda: bool(dispatcher.streams and dispatcher.streams[0].stopped))
+        assert not starting.done()
+        room.set()
+        await starting
+        both.close("read enough")
+
+    room = asyncio.Event()
+    run(scenario())
+
+
+def test_what_fails_after_its_last_choice_has_ended_is_a_whole_answer() -> None:
+    async def scenario() -> None:
+        dispatcher = ScriptedDispatcher([asyncio.Event()])
+        whole = run_of((1,), stop=("o w",))
+        starting = asyncio.ensure_future(whole.start(dispatcher))
+        await until(lambda: bool(dispatcher.streams))
+        mailbox = dispatcher.streams[0].mailbox
+        mailbox.put(says("hello world", per_update=100, finish_reason="")[0])
+        mailbox.close(from_code(Code.DEADLINE, "too late"))
+        await starting
+        assert [piece.finish_reason for piece in await whole.batch()] == ["stop"]
+        assert await whole.batch() == []
+        assert whole.over
+        whole.close("read")
 
     run(scenario())
 

@@ -10,8 +10,20 @@ from hypothesis import strategies as st
 
 from protocol.codec import MAX_FRAME_BYTES, decode, encode
 from protocol.errors import MEANINGS, Code, WireError
-from protocol.messages import TAGS, Ack, AckItem, Cancel, Envelope, Peer
+from protocol.messages import (
+    TAGS,
+    Ack,
+    AckItem,
+    Cancel,
+    Envelope,
+    KVHandover,
+    Message,
+    Peer,
+    TokenEvent,
+    TokenEvents,
+)
 from protocol.records import is_record
+from protocol.sampling import Sampling, TokenLogprob
 
 ENVELOPE = Envelope(Peer("decode-1", "e1"), "e2")
 
@@ -80,6 +92,48 @@ def test_each_cut_of_a_frame_is_refused() -> None:
 def test_a_field_of_a_wrong_type_or_count_is_refused(fields: object) -> None:
     with pytest.raises(WireError):
         decode(b"\x01" + msgpack.packb(fields))
+
+
+def with_field(message: Message, path: tuple[int, ...], value: object) -> bytes:
+    """A frame of `message` in which the value at `path` is another one."""
+    fields = msgpack.unpackb(encode(ENVELOPE, message)[1:])
+    place = fields[4:]
+    for step in path[:-1]:
+        place = place[step]
+    if len(path) == 1:
+        fields[4 + path[0]] = value
+    else:
+        place[path[-1]] = value
+    return b"\x01" + msgpack.packb(fields)
+
+
+HANDED = KVHandover("r", 1, "t", Peer("gateway-1", "e"), (1,), (), Sampling(), "", 1, (), 0, 0, b"", 0, 0)
+TOKENS = TokenEvents("decode", (TokenEvent("r", 1, 0, 0, (5,), (TokenLogprob(-1.0, (5,), (-1.0,)),), "", -1, -1, 0),))
+
+
+@pytest.mark.parametrize(
+    ("message", "path", "value"),
+    [
+        (Ack((AckItem("r", 1, 0, 5),)), (0, 0, 3), True),
+        (Ack((AckItem("r", 1, 0, 5),)), (0, 0), ["r", 1, 0]),
+        (Ack((AckItem("r", 1, 0, 5),)), (0, 0), "r"),
+        (TOKENS, (1, 0, 4), ["5"]),
+        (TOKENS, (1, 0, 4), [True]),
+        (TOKENS, (1, 0, 5), [[]]),
+        (TOKENS, (1, 0, 5, 0, 0), "much"),
+        (TOKENS, (1, 0, 5), 7),
+        (HANDED, (6, 7), [[]]),
+        (HANDED, (3,), []),
+    ],
+)
+def test_a_wrong_value_is_refused_however_deep_it_lies(message: Message, path: tuple[int, ...], value: object) -> None:
+    with pytest.raises(WireError):
+        decode(with_field(message, path, value))
+
+
+def test_a_whole_number_is_a_number_where_one_is_expected() -> None:
+    _, message = decode(with_field(TOKENS, (1, 0, 5, 0, 0), -1))
+    assert message == TOKENS
 
 
 def test_another_version_is_refused_and_named() -> None:

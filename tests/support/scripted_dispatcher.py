@@ -131,35 +131,35 @@ class ScriptedStream:
     num_given: int = 0
 
     def __post_init__(self) -> None:
-        self._mailbox = Mailbox()
+        self.mailbox = Mailbox()
         self._room = asyncio.Event()
         self._telling = asyncio.ensure_future(self._tell())
 
     @property
     def over(self) -> bool:
         """The script has ended."""
-        return self._mailbox.over
+        return self.mailbox.over
 
     def on_news(self, callback: Callable[[], None]) -> None:
         """Call back after each step."""
-        self._mailbox.on_news = callback
+        self.mailbox.on_news = callback
 
     def take(self) -> list[Update]:
         """What was said since the last call."""
         self._room.set()
-        return self._mailbox.take()
+        return self.mailbox.take()
 
     async def _tell(self) -> None:
         try:
             async for update in self._said():
-                self._mailbox.put(update)
+                self.mailbox.put(update)
                 if self.num_given >= MAX_AHEAD:  # some scripts have no end
                     self._room.clear()
                     await self._room.wait()
         except Exception as error:
-            self._mailbox.close(error)  # type: ignore[arg-type]
+            self.mailbox.close(error)  # type: ignore[arg-type]
         else:
-            self._mailbox.close(None)
+            self.mailbox.close(None)
 
     async def _said(self) -> AsyncIterator[Update]:
         """Say the script; a choice that was stopped says no more."""

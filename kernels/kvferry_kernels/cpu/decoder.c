@@ -14,7 +14,7 @@
 
 #define PHASES 9 /* of a layer */
 #define LONGEST_WAIT_NS 500000000 /* longer than a decode step takes */
-#define NAP_NS 300000 /* each costs the processes that have the cores some ten microseconds, in a virtual machine most */
+#define NAP_NS 300000 /* a nap's end takes a core from whoever claimed it for a moment */
 #define ROWS_OF_A_TASK BLOCK /* of norms, activation and rotary embedding: two threads seldom write into one block */
 
 /* A model's sizes, and where positions are looked up. */
