@@ -213,7 +213,7 @@ def linear(x: Tensor, packed: Tensor, outputs: int, bias: Tensor | None, dtype: 
 
 
 def quantize_rows(x: Tensor) -> QuantizedRows:
-    """Quantize rows ``[num_rows, size]`` symmetrically to 8 bits, each 64 numbers by the largest of them.
+    """Quantize rows ``[num_rows, size]`` symmetrically to 8 bits, each 128 numbers by the largest of them.
 
     Products of a row with a NaN or infinity in it are NaN.
     """
@@ -248,7 +248,7 @@ def pack_linear_int8(weight: Tensor) -> Tensor:
 def linear_int8(rows: QuantizedRows, packed: Tensor, outputs: int, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Multiply quantized rows by what ``pack_linear_int8`` gave, and add ``bias`` ``[outputs]``.
 
-    Returns ``[num_rows, outputs]`` in ``dtype``, bfloat16 or float32, which is the bias's too. Sums over 64 inputs are
+    Returns ``[num_rows, outputs]`` in ``dtype``, bfloat16 or float32, which is the bias's too. Sums over 128 inputs are
     in integers; they are scaled and added, in their order, in float32, and rounded once.
     """
     fits = all(part.is_cpu and part.is_contiguous() for part in (*rows, packed)) and (bias is None or _native(bias))

@@ -26,7 +26,7 @@ LINEAR_TILE = 32
 FOUR = 4
 """Inputs that lie together in a packed weight of 8-bit integers."""
 
-GROUP = 64
+GROUP = 128
 """Numbers of a row that share a scale when it is quantized."""
 
 INT8_MAX, INT8_ZERO = 127, 128
@@ -43,7 +43,7 @@ class QuantizedRows(NamedTuple):
     """Rows of 8-bit integers, from -127 to 127; a row's number is about integer * scale of its group.
 
     ``numbers``: int8 ``[num_rows, size]``, the size rounded up to a multiple of 4. ``scales``: float32
-    ``[num_rows, groups]``, one for each 64 numbers. ``corrections``: int32, -128 times the sum of a group's numbers.
+    ``[num_rows, groups]``, one for each 128 numbers. ``corrections``: int32, -128 times the sum of a group's numbers.
     """
 
     numbers: Tensor

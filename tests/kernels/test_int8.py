@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kvferry_kernels import ops, reference
 
-SHAPES = pytest.mark.parametrize(("outputs", "size"), [(64, 64), (70, 34), (130, 576), (3, 2), (576, 1536)])
+SHAPES = pytest.mark.parametrize(("outputs", "size"), [(64, 64), (70, 34), (130, 576), (3, 2), (40, 194), (576, 1536)])
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 
 
@@ -27,15 +27,15 @@ def test_quantized_rows_equal_their_twins(kernels: str, dtype: torch.dtype, rows
 
 @DTYPES
 def test_a_quantized_number_is_within_half_a_step_of_itself(kernels: str, dtype: torch.dtype) -> None:
-    x = random(50, 90, dtype=dtype)
+    x = random(50, 190, dtype=dtype)
     rows = ops.quantize_rows(x)
-    assert rows.numbers.shape == (50, 92)
-    assert (rows.numbers[:, 90:] == 0).all()
-    steps = rows.scales.repeat_interleave(64, dim=1)[:, :90]
-    back = rows.numbers[:, :90].float() * steps
+    assert rows.numbers.shape == (50, 192)
+    assert (rows.numbers[:, 190:] == 0).all()
+    steps = rows.scales.repeat_interleave(reference.GROUP, dim=1)[:, :190]
+    back = rows.numbers[:, :190].float() * steps
     assert ((back - x.float()).abs() <= steps * 0.5001).all()
     whole = rows.numbers.int()
-    for group, part in enumerate((whole[:, :64], whole[:, 64:])):
+    for group, part in enumerate((whole[:, : reference.GROUP], whole[:, reference.GROUP :])):
         assert torch.equal(part.abs().amax(1), torch.full((50,), 127, dtype=torch.int32))
         assert torch.equal(part.sum(1), rows.corrections[:, group] // -128)
 

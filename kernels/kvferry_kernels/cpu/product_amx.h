@@ -183,14 +183,16 @@ INLINE void multiply_fours(int more, const struct product *job, const struct pan
     _Alignas(64) int32_t sums[2][ROWS_OF_TILES][OUTPUTS]; /* in turn, so that groups overlap */
     _Alignas(64) sums_of_tiles total;
     memset(total, 0, panel->rows * sizeof *total);
-    for (size_t group = 0; group < groups; group++, weight += STEP_BYTES) {
-        const size_t at = group * GROUP;
-        fetch_lines(ahead, lines);
+    for (size_t group = 0; group < groups; group++) {
+        const size_t end = at_most((group + 1) * GROUP, size);
         zero_sums(more);
-        if (at + GROUP <= size)
-            add_step(more, 1, x + at, size, weight);
-        else
-            add_rest(more, 1, x + at, size, panel->rows, weight, size - at);
+        for (size_t at = group * GROUP; at < end; at += TILE_BYTES, weight += STEP_BYTES) {
+            fetch_lines(ahead, lines);
+            if (at + TILE_BYTES <= size)
+                add_step(more, 1, x + at, size, weight);
+            else
+                add_rest(more, 1, x + at, size, panel->rows, weight, size - at);
+        }
         store_sums(sums[group % 2], more);
         add_group(total, sums[group % 2], scales + group, corrections + group, groups, panel->rows);
     }

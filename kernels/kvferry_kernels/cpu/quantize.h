@@ -6,7 +6,7 @@
 #include "integers.h"
 
 /* Numbers of a row that share a scale when it is quantized. */
-#define GROUP 64
+#define GROUP 128
 
 INLINE size_t num_groups(size_t size) { return (size + GROUP - 1) / GROUP; }
 
