@@ -72,7 +72,7 @@ def _sample_row(logits: Floats, likeliest: int, row: Row) -> Sampled:
     banned = banned_ids(sampling, num_output)
     is_greedy = not sampling.temperature > 0 or sampling.top_k == 1
     token, adjusted = likeliest, logits[row.logits_row]
-    if shifts_logits(sampling, num_output) or (banned and not (is_greedy and likeliest not in banned)):
+    if shifts_logits(sampling, num_output) or likeliest in banned or (banned and not is_greedy):
         adjusted = adjusted.copy()
         adjust_logits(adjusted, sampling, row.prompt_ids, row.output_ids)
         token = int(np.argmax(adjusted))

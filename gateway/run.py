@@ -15,7 +15,6 @@ from runtime.logs import get_logger
 
 log = get_logger("gateway.run")
 
-
 MAX_READY = 1024
 """Pieces that wait for a slow client; then its tokens wait where the dispatcher keeps them."""
 

@@ -185,17 +185,18 @@ def _class_writer(cls: type[Any]) -> Callable[[Any], Any]:
     names = field_names(cls)
     writers = [_writer(annotation) for annotation in _field_types(cls)]
     nested = [(place, write) for place, write in enumerate(writers) if write is not None]
-    if len(names) == 1:
-        (name,), write = names, writers[0]
-        return lambda value: [getattr(value, name) if write is None else write(getattr(value, name))]
-    fields_of: Callable[[Any], tuple[Any, ...]] = tuple if issubclass(cls, tuple) else operator.attrgetter(*names)
+    fields_of: Callable[[Any], tuple[Any, ...]] = operator.attrgetter(*names)
+    if issubclass(cls, tuple):
+        fields_of = tuple
+    elif len(names) == 1:  # of which attrgetter gives no tuple
+        fields_of = lambda value: (getattr(value, names[0]),)  # noqa: E731
     if not nested:
         return fields_of
 
     def write_object(value: Any) -> Any:
         items = list(fields_of(value))
         for place, write in nested:
-            if items[place] != ():
+            if items[place]:  # an empty list is written as it is
                 items[place] = write(items[place])
         return items
 

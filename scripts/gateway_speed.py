@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from cpu_time import cpu_s
 from gateways import instant_workers
 from gateways.readers import Run, ask
 
@@ -31,12 +32,6 @@ GATEWAY_CORE, OTHERS_CORE = 0, 1
 STEP_S = 0.004
 PROMPT = list(range(1000, 1032))
 START_S = 30.0
-
-
-def cpu_s(pid: int) -> float:
-    """User and system seconds of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from cpu_time import cpu_s
+
 from engine.api import Computed, Granted
 from engine.layout import CacheGroup, KVLayout
 from engine.pool_memory import PoolMemory
@@ -178,12 +180,6 @@ def times(pipe: Connection, server: int) -> tuple[float, float, float]:
     """CPU seconds so far: of this process, of the receiver, of the server."""
     pipe.send("time")
     return time.process_time(), pipe.recv(), cpu_s(server)
-
-
-def cpu_s(pid: int) -> float:
-    """User and system seconds of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def child_called(name: str) -> int:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 
 import pytest
 
 from gateway.write_watch import WriteWatch
-from tests.support.virtual_clock import VirtualLoop
+from tests.support.virtual_clock import run_virtually
 
 QUIET_S, WRITE_S = 15.0, 60.0
-
-
-def run(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(scenario())
 
 
 def test_whoever_is_quiet_is_told_each_time_exactly_when_it_has_been_long_enough() -> None:
@@ -31,7 +25,7 @@ def test_whoever_is_quiet_is_told_each_time_exactly_when_it_has_been_long_enough
             await asyncio.sleep(50)
         assert told == pytest.approx([25, 40, 55])
 
-    run(scenario)
+    run_virtually(scenario())
 
 
 @pytest.mark.parametrize("begun", [0.0, 1.0, 14.0, 100.0])
@@ -50,7 +44,7 @@ def test_a_write_that_takes_too_long_ends_the_stream_whenever_it_began(begun: fl
             await stream()
         assert now() == pytest.approx(begun + WRITE_S)
 
-    run(scenario)
+    run_virtually(scenario())
 
 
 def test_many_writes_that_are_taken_in_time_are_no_late_one() -> None:
@@ -62,7 +56,7 @@ def test_many_writes_that_are_taken_in_time_are_no_late_one() -> None:
                 await asyncio.sleep(WRITE_S - 1)
                 watch.sent()
 
-    run(scenario)
+    run_virtually(scenario())
 
 
 def test_nothing_is_left_of_a_stream_that_has_ended() -> None:
@@ -73,4 +67,4 @@ def test_nothing_is_left_of_a_stream_that_has_ended() -> None:
         await asyncio.sleep(1000)
         assert told == []
 
-    run(scenario)
+    run_virtually(scenario())

@@ -8,7 +8,8 @@ import pytest
 
 from kvtransfer.pieces import HEADER_BYTES
 from tests.handover.test_programs import MODES, PROMPTS, oracle
-from tests.support.world import World, run_virtually
+from tests.support.virtual_clock import run_virtually
+from tests.support.world import World
 
 PROMPT = PROMPTS[3]
 Fault = Callable[[str, bytes], Iterator[bytes]]

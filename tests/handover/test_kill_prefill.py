@@ -9,7 +9,8 @@ import pytest
 from prefill_svc.service import PrefillWorker
 from protocol.handover import State
 from tests.handover.test_programs import MODES, PROMPTS, oracle
-from tests.support.world import World, run_virtually
+from tests.support.virtual_clock import run_virtually
+from tests.support.world import World
 
 LOOK_S = 0.0005
 PATIENCE_S = 30.0

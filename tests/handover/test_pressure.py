@@ -8,7 +8,8 @@ import pytest
 
 from protocol.sampling import Sampling
 from tests.handover.test_programs import oracle
-from tests.support.world import World, run_virtually
+from tests.support.virtual_clock import run_virtually
+from tests.support.world import World
 
 PROMPTS = [tuple(5 + (i * (i + k)) % 90 for i in range(20)) for k in range(6)]
 LONG = Sampling(temperature=0.8, seed=9, max_tokens=420, ignore_eos=True)

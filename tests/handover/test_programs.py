@@ -19,7 +19,8 @@ from engine.toy_model import ToyModel
 from gateway.dispatch_settings import DispatchSettings
 from protocol.sampling import Sampling
 from tests.support.faults import Faults
-from tests.support.world import GATEWAYS, PATIENT, WORKERS, Asked, World, run_virtually
+from tests.support.virtual_clock import run_virtually
+from tests.support.world import GATEWAYS, PATIENT, WORKERS, Asked, World
 
 PROMPTS = tuple(tuple(3 + (i * (i + k)) % 97 for i in range(length)) for k, length in enumerate((1, 16, 40, 77)))
 MODES: tuple[tuple[int, Sampling], ...] = (

@@ -2,7 +2,7 @@
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -172,34 +172,37 @@ def test_matrices_of_two_formats_are_refused(kernels: str) -> None:
         Decoder(sizes(), mixed, caches()[:2])
 
 
+def prompt_of_150(num_threads: int) -> Callable[[], torch.Tensor]:
+    """What computes its layers anew on so many threads."""
+    model, weights = sizes(), layers(extras=False, int8=False)
+    torch.set_num_threads(num_threads)
+    return lambda: compiled(Decoder(model, weights, caches()), model, weights[0].input_norm, (0, 0, 150))
+
+
 @pytest.mark.parametrize("kernels", COMPILED, indirect=True)
 def test_cores_that_others_claim_meanwhile_change_no_bit(kernels: str, threads: None) -> None:
-    model, weights = sizes(), layers(extras=False, int8=False)
-    norm = weights[0].input_norm
-    torch.set_num_threads(3)
-    whole = compiled(Decoder(model, weights, caches()), model, norm, (0, 0, 150))
+    compute = prompt_of_150(num_threads=3)
+    whole = compute()
     claims = (ctypes.c_int64 * 6)(0, 9, 0, 9, 0, 9)  # every other word, as on a page with other things between
     try:
         leave_claimed_cores(ctypes.addressof(claims), 3, 2, 8)
         for first, second in ((1, 0), (2, 0), (1, 3), (0, 0)):
             claims[0], claims[4] = first, second
-            assert torch.equal(compiled(Decoder(model, weights, caches()), model, norm, (0, 0, 150)), whole)
+            assert torch.equal(compute(), whole)
     finally:
         leave_claimed_cores(0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("kernels", COMPILED, indirect=True)
 def test_while_all_cores_are_claimed_nothing_is_computed_and_then_the_same(kernels: str, threads: None) -> None:
-    model, weights = sizes(), layers(extras=False, int8=False)
-    norm = weights[0].input_norm
-    torch.set_num_threads(2)
-    whole = compiled(Decoder(model, weights, caches()), model, norm, (0, 0, 150))
+    compute = prompt_of_150(num_threads=2)
+    whole = compute()
     claims = (ctypes.c_int64 * 1)(2)
     release = threading.Timer(0.05, lambda: claims.__setitem__(0, 0))
     try:
         leave_claimed_cores(ctypes.addressof(claims), 1, 1, 2)
         release.start()
-        assert torch.equal(compiled(Decoder(model, weights, caches()), model, norm, (0, 0, 150)), whole)
+        assert torch.equal(compute(), whole)
         assert claims[0] == 0  # it had to wait for that
     finally:
         release.join()

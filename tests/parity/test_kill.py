@@ -14,7 +14,8 @@ from engine.core import Model
 from engine.llama import LlamaModel
 from protocol.sampling import Sampling
 from tests.support.prompts import prompt_ids
-from tests.support.world import Asked, World, run_virtually
+from tests.support.virtual_clock import run_virtually
+from tests.support.world import Asked, World
 
 pytestmark = pytest.mark.model
 

@@ -97,14 +97,12 @@ def test_a_field_of_a_wrong_type_or_count_is_refused(fields: object) -> None:
 def with_field(message: Message, path: tuple[int, ...], value: object) -> bytes:
     """A frame of `message` in which the value at `path` is another one."""
     fields = msgpack.unpackb(encode(ENVELOPE, message)[1:])
-    place = fields[4:]
+    head, body = fields[:4], fields[4:]
+    place = body
     for step in path[:-1]:
         place = place[step]
-    if len(path) == 1:
-        fields[4 + path[0]] = value
-    else:
-        place[path[-1]] = value
-    return b"\x01" + msgpack.packb(fields)
+    place[path[-1]] = value
+    return b"\x01" + msgpack.packb(head + body)
 
 
 HANDED = KVHandover("r", 1, "t", Peer("gateway-1", "e"), (1,), (), Sampling(), "", 1, (), 0, 0, b"", 0, 0)

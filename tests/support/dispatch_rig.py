@@ -20,7 +20,7 @@ from runtime.memory_bus import MemoryBus, MemoryHub
 from runtime.postbox import Postbox
 from runtime.roster import Roster
 from tests.support.scripted_worker import ScriptedWorker
-from tests.support.virtual_clock import VirtualLoop
+from tests.support.virtual_clock import run_virtually
 from tests.support.worker_habits import token
 
 DEADLINE_S = 900.0
@@ -42,8 +42,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         async with asyncio.timeout(DEADLINE_S):
             await work
 
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(bounded())
+    run_virtually(bounded())
 
 
 class Counts(DispatchMetrics):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 
 class _Selector(selectors.EpollSelector):
@@ -32,3 +33,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._virtual.now
+
+
+def run_virtually(work: Coroutine[Any, Any, None]) -> None:
+    """Run a test on a clock that jumps."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(work)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from engine.core import Model
 from engine.toy_model import ToyModel
@@ -25,7 +24,6 @@ from tests.support.dispatch_rig import updates_of
 from tests.support.faults import Faults
 from tests.support.inline_port import InlinePort
 from tests.support.stack import Stack
-from tests.support.virtual_clock import VirtualLoop
 
 WORKERS = {"prefill-1": "prefill", "prefill-2": "prefill", "decode-1": "decode", "decode-2": "decode"}
 GATEWAYS = ("gateway-1", "gateway-2")
@@ -35,12 +33,6 @@ PATIENT = DispatchSettings(queue_s=NEVER_S, prefill_s=NEVER_S, transfer_s=NEVER_
 """No limit ends a request, so each one must finish: what hangs can't hide behind a deadline."""
 OUTCOME_S = 600.0
 """Virtual seconds within which every request has its outcome once all faults are over."""
-
-
-def run_virtually(work: Coroutine[Any, Any, None]) -> None:
-    """Run a test on a clock that jumps."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(work)
 
 
 @dataclass

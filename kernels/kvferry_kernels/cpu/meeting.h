@@ -34,7 +34,8 @@ static inline void nap(long ns) {
 
 /* Until the meeting has another number; may return before. */
 static inline void sleep_at(struct meeting *meeting, uint32_t number) {
-    atomic_fetch_add(&meeting->num_asleep, 1); /* before the kernel compares: whoever ends the meeting sees it, or it the end */
+    /* Before the kernel compares: whoever ends the meeting sees that one sleeps, or the kernel that it has ended. */
+    atomic_fetch_add(&meeting->num_asleep, 1);
     syscall(SYS_futex, &meeting->number, FUTEX_WAIT_PRIVATE, number, NULL, NULL, 0);
     atomic_fetch_sub(&meeting->num_asleep, 1);
 }
@@ -46,9 +47,11 @@ static inline void wake_all(struct meeting *meeting) {
 
 #else
 
+#define LOOK_NS 50000
+
 static inline void sleep_at(struct meeting *meeting, uint32_t number) {
     (void)meeting, (void)number;
-    nap(50000);
+    nap(LOOK_NS);
 }
 
 static inline void wake_all(struct meeting *meeting) {
