@@ -213,10 +213,14 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A broken promise inside the engine ended this key (an exception's text is in ``message``)."""
+    """This key was ended by a broken promise inside the engine (an exception's text is in ``message``).
+
+    ``code`` is in protocol.errors: "bad_request" says that nobody could have served it.
+    """
 
     key: Key
     message: str
+    code: str = "engine_failed"
 
 
 class Load(NamedTuple):

@@ -29,6 +29,8 @@ from engine.batcher import Work, build_batch
 from engine.block_pool import BlockPool
 from engine.book import Book
 from engine.errors import BrokenPromise
+from engine.guidance import BAD_REQUEST, Guidance
+from engine.guides import Guides
 from engine.intake import NEVER_FITS, Intake
 from engine.kv_cache import copy_block
 from engine.landing import Arrivals
@@ -39,7 +41,7 @@ from engine.pool_memory import PoolMemory
 from engine.progress import Progress
 from engine.promises import reserved_blocks, spare_blocks
 from engine.request import Task
-from engine.sampler import Row, Sampled, SamplingError, sample
+from engine.sampler import GuidedError, Row, Sampled, SamplingError, sample
 from engine.settings import EngineSettings
 from engine.staging import Staging
 from engine.step_budget import StepBudget
@@ -65,10 +67,12 @@ class Engine:
         settings: EngineSettings,
         staging: Staging | None = None,
         turns: Turns | None = None,
+        guides: Guides | None = None,
     ) -> None:
         """Take over ``memory``, whose layout is the model's.
 
-        ``staging`` is for a model on another device; ``turns`` hears of layers that are done.
+        ``staging`` is for a model on another device; ``turns`` hears of layers that are done. Without ``guides``
+        requests with a grammar are refused.
         """
         if model.layout.block_size != BLOCK_SIZE or memory.layout != model.layout:
             raise ValueError("the pool's memory must have the model's layout")
@@ -82,7 +86,8 @@ class Engine:
         self._pool = BlockPool(memory.num_blocks, settings.enable_prefix_caching)
         self._book = Book(self._pool)
         self._intake = Intake(self._book, settings, model.config.vocab_size)
-        self._arrivals = Arrivals(self._book, self._intake)
+        self._guidance = Guidance(self._book, guides)
+        self._arrivals = Arrivals(self._book, self._intake, self._guidance)
         self._progress = Progress(self._book, settings.max_model_len, self._copy_block)
         self.clock = StepClock()
         self._results: list[Result] = []
@@ -116,11 +121,17 @@ class Engine:
 
     def has_work(self) -> bool:
         """Whether ``step`` would do something, beside waiting for a command that makes room."""
-        return bool(self._results) or self.has_tasks()
+        return bool(self._results) or self.has_tasks() or self._guidance.has_news
 
     def has_tasks(self) -> bool:
         """Whether ``step`` would compute something."""
-        return bool(self._book.running or self._book.waiting) and not self._blocked
+        somebody = bool(self._book.running or self._book.waiting)
+        return somebody and (not self._blocked or self._guidance.has_news)
+
+    @property
+    def expects_news(self) -> bool:
+        """Whether there may be work soon, without a command."""
+        return self._guidance.waits
 
     def num_prompts(self) -> int:
         """Prompts of which more than the last token is still to be computed."""
@@ -154,6 +165,7 @@ class Engine:
             self._results.append(refusal)
             return
         book.requests[key] = request
+        self._guidance.ask(request)
         if request.trunk is not None:
             book.wait(request.trunk)
 
@@ -175,6 +187,7 @@ class Engine:
         After an exception in the model the keys of that batch are ``Broken``; the third in a row is raised. Where
         no token can be chosen that key alone is.
         """
+        self._results += self._guidance.settle()
         decided = self._plan()
         found = self._prepare(decided)
         if found and not self._told_early:
@@ -216,7 +229,7 @@ class Engine:
             self._pool.num_blocks,
             spare_blocks(book) + reserved_blocks(book),
         )
-        waiting = (waiting_view(book, task) for task in book.waiting)
+        waiting = (waiting_view(book, task) for task in book.waiting if not task.request.unguided)
         return plan(waiting, running, self._pool.num_available, limits)
 
     def _max_tokens(self, running: Sequence[Running]) -> int:
@@ -268,11 +281,12 @@ class Engine:
         for task, work in zip(tasks, works, strict=True):
             choices = task.waiting_choices() if work.completes else []
             request = task.request
-            rows += [Row(logits_row, c.number, request.sampling, request.prompt_ids, c.output) for c in choices]
+            sampling, prompt_ids = request.sampling, request.prompt_ids
+            rows += [Row(logits_row, c.number, sampling, prompt_ids, c.output, c.guide) for c in choices]
             counts.append(len(choices))
             logits_row += work.completes
         tokens = sample(logits.cpu().numpy(), rows) if rows else []
-        faults = [token for token in tokens if isinstance(token, SamplingError)]
+        faults = [token for token in tokens if type(token) is SamplingError]
         if faults and len(faults) == len(tokens):
             raise faults[0]  # that is the model's doing, not one request's
         each = iter(tokens)
@@ -298,7 +312,10 @@ class Engine:
     def _break(self, key: Key, error: Exception) -> None:
         if key in self._book.requests:
             self._book.forget(key)
-            self._results.append(Broken(key, f"{type(error).__name__}: {error}"))
+            if isinstance(error, GuidedError):
+                self._results.append(Broken(key, str(error), BAD_REQUEST))
+            else:
+                self._results.append(Broken(key, f"{type(error).__name__}: {error}"))
 
     def _preempt(self, task: Task) -> None:
         """Make a task wait, or give its whole request back if computing it again would take too long here."""

@@ -74,8 +74,12 @@ class Intake:
         if any(len(tail.token_ids) >= command.sampling.max_tokens for tail in command.tails):
             return "a choice has all its tokens already"
         bias = [token for token, _ in command.sampling.logit_bias]
-        if bias and (min(bias) < 0 or max(bias) >= self._vocab_size):
-            return f"logit_bias has ids outside 0 to {self._vocab_size - 1}"
+        sampling = command.sampling
+        named = [*bias, *sampling.allowed_ids, *(token for word in sampling.bad_words for token in word)]
+        if named and (min(named) < 0 or max(named) >= self._vocab_size):
+            return f"bias, allowed ids and bad words have ids from 0 to {self._vocab_size - 1}"
+        if not all(sampling.bad_words):
+            return "a bad word has at least one id"
         return ""
 
     def request(self, command: Prefill | Adopt) -> Request:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.admission import Demand, demand
 from engine.api import Adopt, Broken, ChoiceTail, Grant, Granted, Key, Rejected, Released, Reserve, Reserved, Result
 from engine.book import Book
+from engine.guidance import Guidance
 from engine.intake import BAD_REQUEST, NO_SPACE, Intake
 from engine.layout import BLOCK_SIZE
 from engine.promises import promised_blocks, spare_blocks
@@ -15,10 +16,11 @@ from engine.sequence import Sequence
 class Arrivals:
     """Obeys Reserve, Grant and Adopt on one engine's books."""
 
-    def __init__(self, book: Book, intake: Intake) -> None:
-        """Shares both with the engine."""
+    def __init__(self, book: Book, intake: Intake, guidance: Guidance) -> None:
+        """Shares them with the engine."""
         self._book = book
         self._intake = intake
+        self._guidance = guidance
 
     def reserve(self, command: Reserve) -> Result:
         """Count a request in if its prompt and expected output fit beside all that is promised."""
@@ -120,6 +122,7 @@ class Arrivals:
             book.forget(landing.key)
             return [Broken(landing.key, problem)]
         book.requests[landing.key] = request
+        self._guidance.ask(request)
         for choice in request.choices:
             if choice.number in landing.stopped:
                 choice.ended = True

@@ -12,6 +12,9 @@ from engine.turns import NoTurns, Turns
 NextCommand = Callable[[float | None], Command | None]
 """The next command, or None if none comes within so many seconds; None waits for one, however long."""
 
+NEWS_S = 0.001
+"""Without work it is looked so often whether a grammar is compiled."""
+
 
 def run_loop(
     engine: Engine,
@@ -50,7 +53,7 @@ class _Loop:
             if idle:
                 turns.rest()
                 engine.clock.rest()
-            if self._obey(None if idle else 0.0) is _Heard.SHUTDOWN or not self._await_turn():
+            if self._obey(self._patience() if idle else 0.0) is _Heard.SHUTDOWN or not self._await_turn():
                 return
             computes = engine.has_tasks()
             if computes:
@@ -59,6 +62,10 @@ class _Loop:
             if computes:
                 turns.end()
             self._tell(report)
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for a command without work."""
+        return NEWS_S if self._engine.expects_news else None
 
     def _await_turn(self) -> bool:
         """Obey and answer until a step may begin, so that whoever comes meanwhile is in it; False to end."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from protocol.sampling import Sampling
 
 Floats = npt.NDArray[np.float32]
+Bools = npt.NDArray[np.bool_]
 _NONE: frozenset[int] = frozenset()
 
 
@@ -22,16 +23,19 @@ def shifts_logits(sampling: Sampling, num_output: int) -> bool:
     )
 
 
-def banned_ids(sampling: Sampling, num_output: int) -> frozenset[int]:
-    """Ids that can't be chosen at index ``num_output`` of the output: those that would end it too early."""
-    return sampling.ending_ids() if num_output < sampling.min_tokens else _NONE
+def banned_ids(sampling: Sampling, output_ids: Sequence[int]) -> frozenset[int]:
+    """Ids that can't follow the output: those that would end it too early, or complete a bad word."""
+    early = sampling.ending_ids() if len(output_ids) < sampling.min_tokens else _NONE
+    if not sampling.bad_words:
+        return early
+    return early | {word[-1] for word in sampling.bad_words if _ends_with(output_ids, word[:-1])}
 
 
 def adjust_logits(logits: Floats, sampling: Sampling, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
-    """Change one row ``[vocab]`` in place: bias, repetition, presence and frequency, then ending ids.
+    """Change one row ``[vocab]`` in place: bias, then repetition, then presence and frequency.
 
     Repetition, over prompt and output: divides positive logits, multiplies others. Presence is subtracted
-    once per id in the output, frequency once per occurrence. Ending ids are -inf until ``min_tokens`` exist.
+    once per id in the output, frequency once per occurrence.
     """
     for token, bias in sampling.logit_bias:
         logits[token] += np.float32(bias)
@@ -43,9 +47,19 @@ def adjust_logits(logits: Floats, sampling: Sampling, prompt_ids: Sequence[int],
         made, counts = np.unique(np.asarray(output_ids, np.int64), return_counts=True)
         logits[made] -= np.float32(sampling.presence_penalty)
         logits[made] -= np.float32(sampling.frequency_penalty) * counts.astype(np.float32)
-    banned = [token for token in banned_ids(sampling, len(output_ids)) if token < len(logits)]
-    if banned:
-        logits[banned] = -np.inf
+
+
+def narrow(logits: Floats, allowed: Bools | None, banned: Collection[int]) -> None:
+    """Make what isn't ``allowed`` (``[vocab]``, None: all are) and what is ``banned`` minus infinity, in place."""
+    if allowed is not None:
+        logits[~allowed] = -np.inf
+    names = [token for token in banned if token < len(logits)]
+    if names:
+        logits[names] = -np.inf
+
+
+def _ends_with(output_ids: Sequence[int], ids: Sequence[int]) -> bool:
+    return not ids or tuple(output_ids[-len(ids) :]) == tuple(ids)
 
 
 def _unique(token_ids: list[int]) -> npt.NDArray[np.int64]:

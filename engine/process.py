@@ -19,6 +19,8 @@ from engine.core import Engine, EngineSettings
 from engine.core_page import CorePage
 from engine.cores import usable_cores
 from engine.errors import ModelError
+from engine.guide import GrammarError
+from engine.guides import Guides
 from engine.llama import LlamaModel
 from engine.loop import run_loop
 from engine.model_config import read_model_config
@@ -109,8 +111,16 @@ def load_engine(config: EngineConfig, turns: Turns) -> LoadedEngine:
         itl_limit_s=config.itl_limit_ms / 1000,
     )
     ready = Ready(num_blocks, longest, model.weight_bytes, weights, model.numerics)
-    engine = Engine(model, pool, settings, Staging(pool, device), turns)
+    engine = Engine(model, pool, settings, Staging(pool, device), turns, _guides(folder, model.config.vocab_size))
     return LoadedEngine(engine, pool, Started(ready, model.layout, folder.name), model.is_compiled)
+
+
+def _guides(folder: Path, vocab_size: int) -> Guides | None:
+    try:
+        return Guides.load(folder, vocab_size)
+    except GrammarError as error:
+        log.warning("no_grammars reason=%s", error)
+        return None
 
 
 class SharedCores:

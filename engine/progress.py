@@ -66,6 +66,8 @@ class Progress:
         request = task.request
         index = len(choice.output)
         choice.output.append(token.token_id)
+        if choice.guide is not None:
+            choice.guide.accept(token.token_id)
         if task.choice is not None:
             task.sequence.token_ids.append(token.token_id)
         reason, stop_token = request.ending(choice, self._max_model_len)

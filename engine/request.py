@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine.api import Granted, Key
+from engine.guide import Guide
 from engine.layout import BLOCK_SIZE
 from engine.pool_memory import mark
 from engine.sequence import Sequence, blocks_for
@@ -16,7 +17,7 @@ class Choice:
     """One answer in the making.
 
     ``output`` are its tokens so far, of which the first ``tail_len`` came with the request. ``branch`` are
-    blocks tied for a tail of its own until ``task`` takes them over.
+    blocks tied for a tail of its own until ``task`` takes them over. ``guide`` follows the grammar, if there is one.
     """
 
     number: int
@@ -26,6 +27,7 @@ class Choice:
     branch: list[int] = field(default_factory=list)
     task: Task | None = None
     ended: bool = False
+    guide: Guide | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +37,7 @@ class Request:
     ``trunk`` computes what all choices share. With ``hand_over`` nothing runs after the first tokens and
     blocks stay held until the request is released. ``granted`` is the answer that an adopted one had got.
     ``num_cached_tokens`` are prompt tokens that were not computed here, -1 if the prompt never started here.
+    No step takes it while it is ``unguided``: its grammar isn't compiled yet.
     """
 
     key: Key
@@ -46,6 +49,7 @@ class Request:
     trunk: Task | None = None
     granted: Granted | None = None
     num_cached_tokens: int = -1
+    unguided: bool = False
     ending_ids: frozenset[int] = field(init=False)
     mark: int = field(init=False)
 
@@ -77,8 +81,10 @@ class Request:
     def ending(self, choice: Choice, max_model_len: int) -> tuple[str, int]:
         """Finish reason and stop token of a choice after its newest token; ("", -1) if it goes on."""
         token = choice.output[-1]
-        if token in self.ending_ids:
+        if token in self.ending_ids or (choice.guide is not None and token in self.sampling.eos_ids):
             return "stop", token
+        if choice.guide is not None and choice.guide.is_over:
+            return "stop", -1
         num_output = len(choice.output)
         if num_output >= self.sampling.max_tokens:
             return "length", -1

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import torch
 
 from engine.errors import EngineError
+from engine.guide import Bools, GrammarError, Guide
 from engine.logprobs import token_logprob
-from engine.penalties import adjust_logits, banned_ids, shifts_logits
+from engine.penalties import adjust_logits, banned_ids, narrow, shifts_logits
 from engine.philox import uniform
 from engine.ranking import highest
 from kvferry_kernels import ops
@@ -29,6 +30,10 @@ class SamplingError(EngineError):
     """Logits from which no token can be chosen: not a number, or nothing but minus infinity."""
 
 
+class GuidedError(SamplingError):
+    """A request that leaves no token to choose, or a grammar that can't be followed: nobody else's doing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One choice that needs a token, from row ``logits_row`` of the step's logits."""
@@ -38,6 +43,7 @@ class Row:
     sampling: Sampling
     prompt_ids: Sequence[int]
     output_ids: Sequence[int]
+    guide: Guide | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +75,40 @@ def sample(logits: Floats, rows: Sequence[Row]) -> list[Sampled | SamplingError]
 
 def _sample_row(logits: Floats, likeliest: int, row: Row) -> Sampled:
     sampling, num_output = row.sampling, len(row.output_ids)
-    banned = banned_ids(sampling, num_output)
+    banned = banned_ids(sampling, row.output_ids)
+    allowed = _allowed(row, logits.shape[1])
+    is_out = likeliest in banned or (allowed is not None and not allowed[likeliest])
+    is_narrowed = bool(banned) or allowed is not None
     is_greedy = not sampling.temperature > 0 or sampling.top_k == 1
     token, adjusted = likeliest, logits[row.logits_row]
-    if shifts_logits(sampling, num_output) or likeliest in banned or (banned and not is_greedy):
+    if shifts_logits(sampling, num_output) or is_out or (is_narrowed and not is_greedy):
         adjusted = adjusted.copy()
         adjust_logits(adjusted, sampling, row.prompt_ids, row.output_ids)
+        narrow(adjusted, allowed, banned)
         token = int(np.argmax(adjusted))
         if not np.isfinite(adjusted[token]):
-            raise SamplingError("bias and penalties leave no token to choose")
+            raise GuidedError("what the request allows leaves no token to choose")
     if not is_greedy:
         number = uniform(sampling.seed, row.choice, num_output)
         token = draw(adjusted, float(adjusted[token]), sampling, number)
     if sampling.logprobs == NO_LOGPROBS:
         return Sampled(token, None)
     return Sampled(token, token_logprob(logits[row.logits_row], token, sampling.logprobs))
+
+
+def _allowed(row: Row, vocab_size: int) -> Bools | None:
+    """Which ids the grammar and the request's own list leave, ``[vocab]``; None for all."""
+    allowed: Bools | None = None
+    if row.guide is not None:
+        try:
+            allowed = row.guide.allowed()
+        except GrammarError as error:
+            raise GuidedError(str(error)) from error
+    if row.sampling.allowed_ids:
+        listed = np.zeros(vocab_size, np.bool_)
+        listed[list(row.sampling.allowed_ids)] = True
+        allowed = listed if allowed is None else listed & allowed
+    return allowed
 
 
 def draw(logits: Floats, peak: float, sampling: Sampling, number: float) -> int:

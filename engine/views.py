@@ -15,11 +15,13 @@ from engine.step_clock import StepClock
 
 
 def running_views(book: Book) -> list[Running]:
-    """The running tasks for the plan. What each would give back is counted only if it may matter."""
+    """Running tasks that a step may take, for the plan. What each would give back is counted only if it may matter."""
     pool = book.pool
     tight = pool.num_available < len(book.running)
     views: list[Running] = []
     for task in book.running:
+        if task.request.unguided:
+            continue
         sequence = task.sequence
         left, num_blocks = sequence.num_left, len(sequence.blocks)
         needs_block = left == 1 and sequence.needs_block(pool)

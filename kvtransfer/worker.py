@@ -193,7 +193,7 @@ class Worker:
         if isinstance(result, EngineReleased):
             self._engine_released(result.key)
         elif isinstance(result, Broken):
-            self.fail(result.key, Code.ENGINE, result.message)
+            self.fail(result.key, Code(result.code), result.message)
         elif isinstance(result, GaveBack):
             self.fail(result.key, Code.PREEMPTED, "there was no room to go on with it")
         elif isinstance(result, Pong):

@@ -18,7 +18,10 @@ class Sampling:
     ``seed`` is 64 bits; a token is a function of (seed, choice, position) and the context alone.
     ``eos_ids`` end a choice unless ``ignore_eos``; ``stop_token_ids`` always do. Both are masked
     until ``min_tokens`` tokens exist. ``logprobs`` is how many alternatives to report: -1 none at
-    all, 0 the chosen token's log probability only.
+    all, 0 the chosen token's log probability only. Only ``allowed_ids`` can be chosen, all where none is
+    named; the last id of a sequence of ``bad_words`` can't be where the others are just before it. The output
+    is a text of ``grammar``, in llguidance's notation (its Lark, or JSON with "grammars"), "" for any: a choice
+    ends where that does.
     """
 
     temperature: float = 1.0
@@ -36,6 +39,9 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int = NO_LOGPROBS
+    allowed_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar: str = ""
 
     def ending_ids(self) -> frozenset[int]:
         """Token ids that end a choice."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -21,6 +22,8 @@ from engine.api import (
     Result,
 )
 from engine.core import Engine, EngineSettings
+from engine.guides import Guides
+from engine.loop import NEWS_S
 from engine.model import Model
 from engine.pool_memory import PoolMemory
 from engine.staging import Staging
@@ -66,10 +69,11 @@ class Rig:
         model: Model = MODEL,
         recompute: int = -1,
         staging: Callable[[PoolMemory], Staging] = Staging,
+        guides: Guides | None = None,
     ) -> None:
         self.memory = PoolMemory(model.layout, num_blocks)
         settings = EngineSettings(seqs, tokens, max_len, caching, "toy", "float32", recompute)
-        self.engine = Engine(model, self.memory, settings, staging(self.memory))
+        self.engine = Engine(model, self.memory, settings, staging(self.memory), guides=guides)
         self.results: list[Result] = []
 
     def submit(self, *commands: Command) -> None:
@@ -88,9 +92,12 @@ class Rig:
         self.submit(*commands)
         results: list[Result] = []
         for _ in range(MAX_STEPS):
-            if not self.engine.has_work():
+            if self.engine.has_work():
+                results += self.step()
+            elif not self.engine.expects_news:
                 return results
-            results += self.step()
+            else:
+                time.sleep(NEWS_S)
         raise AssertionError("the engine doesn't come to an end")
 
     @property
