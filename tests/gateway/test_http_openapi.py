@@ -9,7 +9,7 @@ from gateway.generation import Generation
 from gateway.http_settings import HttpSettings
 from protocol.sampling import NO_LOGPROBS
 from tests.support.http_twin import Api, error_of, text_of
-from tests.support.openai_schema import check
+from tests.support.openai_schema import check, check_event
 from tests.support.scripted_dispatcher import EOS_ID, Step, says
 
 CHAT = "CreateChatCompletionResponse"
@@ -165,3 +165,11 @@ def test_null_is_taken_where_it_is_described_alone() -> None:
 def test_an_unknown_component_is_an_error() -> None:
     with pytest.raises(AssertionError, match="no component"):
         check("Nothing", {})
+
+
+def test_an_event_is_held_to_the_component_of_its_type() -> None:
+    event = {"type": "response.output_text.delta", "item_id": "a", "output_index": 0, "content_index": 0, "delta": "b"}
+    check_event({**event, "sequence_number": 1, "logprobs": []})
+    check("ResponseStreamEvent", {**event, "sequence_number": 1, "logprobs": []})
+    with pytest.raises(AssertionError, match=r"ResponseTextDeltaEvent: 'logprobs' is a required"):
+        check_event({**event, "sequence_number": 1})

@@ -22,6 +22,18 @@ def check(name: str, value: object) -> None:
     assert error is None, f"{name}{error.json_path.removeprefix('$')}: {error.message}"
 
 
+def check_event(event: Json) -> None:
+    """Check an event of a stream of /responses as what its ``type`` says it is."""
+    check(_event_names()[event["type"]], event)
+
+
+@cache
+def _event_names() -> dict[str, str]:
+    """Component by type of event."""
+    names = [part["$ref"].rpartition("/")[2] for part in _components()["ResponseStreamEvent"]["anyOf"]]
+    return {kind: name for name in names for kind in _components()[name]["properties"]["type"]["enum"]}
+
+
 @cache
 def _validator(name: str) -> Draft202012Validator:
     assert name in _components(), f"no component {name}"
