@@ -13,6 +13,9 @@ from engine.errors import EngineError
 Bools = npt.NDArray[np.bool_]
 
 
+NOTHING_FOLLOWS = ("NoExtension", "NoExtensionBias")
+
+
 class GrammarError(EngineError):
     """A grammar that can't be followed: not one, too large, or too complex at some place of the output."""
 
@@ -55,8 +58,11 @@ class Guide:
         return self._matcher.is_stopped()
 
     def _check(self) -> None:
-        if self._matcher.is_error():
-            raise GrammarError(f"the grammar can't be followed: {first_line(self._matcher.get_error())}")
+        if not self._matcher.is_error():
+            return
+        if self._matcher.stop_reason() in NOTHING_FOLLOWS:
+            raise GrammarError("the grammar can't be followed: nothing can come next, and the output can't end either")
+        raise GrammarError(f"the grammar can't be followed: {first_line(self._matcher.get_error())}")
 
 
 def first_line(text: str) -> str:

@@ -19,11 +19,12 @@ MAX_KEPT = 64
 """Compiled grammars that are kept; one of many states takes some megabytes."""
 
 LIMITS = LLParserLimits(
-    initial_lexer_fuel=500_000,
+    initial_lexer_fuel=100_000,
     step_lexer_fuel=100_000,
     step_max_items=20_000,
     max_lexer_states=10_000,
     max_grammar_size=100_000,
+    verbose_errors=False,
 )
 """Ten milliseconds to compile and to find out what may follow, about; and 20 MB."""
 

@@ -14,6 +14,7 @@ from gateway.errors import GatewayError
 from gateway.front import Front
 from gateway.generate import generate
 from gateway.generation import Dispatcher
+from gateway.grammars.checking import GrammarCheck, Grammars
 from gateway.http_errors import error_response, from_http
 from gateway.http_settings import HttpSettings
 from gateway.key_ring import KeyRing
@@ -33,12 +34,21 @@ def create_app(
     metrics: HttpMetrics | None = None,
     keys: KeyRing | None = None,
     limiter: Limiter | None = None,
+    grammars: Grammars | None = None,
 ) -> FastAPI:
     """Return an app for one event loop; /metrics shows the whole registry of ``metrics``.
 
-    Without ``keys``, those of ``settings`` open it. Without a ``limiter`` it judges limited keys alone.
+    Without ``keys``, those of ``settings`` open it. Without a ``limiter`` it judges limited keys alone. What checks
+    ``grammars`` is its owner's to close.
     """
-    services = Services(dispatcher, model, settings, metrics or HttpMetrics(Metrics()), limiter or Limiter())
+    services = Services(
+        dispatcher,
+        model,
+        settings,
+        metrics or HttpMetrics(Metrics()),
+        limiter or Limiter(),
+        grammars or GrammarCheck(),
+    )
     services.metrics.watch_limits(lambda: services.limiter.alone)
     app = FastAPI(
         title="KVFerry",

@@ -18,6 +18,7 @@ from gateway.responses import ChatShape
 from gateway.sampling_fields import sampling_of, text_settings
 from gateway.served_model import ServedModel
 from gateway.services import Services
+from gateway.structured import checked_grammar
 from gateway.tokenizer import LONG_TEXT_CHARS
 from protocol.sampling import NO_LOGPROBS
 
@@ -30,13 +31,16 @@ async def prepare_chat(fields: Mapping[str, object], services: Services, label: 
     num_top = _num_top(body)
     if num_top > 0:
         check_num_logprobs("top_logprobs", num_top, settings)
+    grammar = await checked_grammar(body, services)
     text = text_settings(body, settings, logprobs=body.logprobs)
     prompt_ids = await _prompt_ids(body, model)
     room = check_room(len(prompt_ids), model, "messages")
+    max_tokens = _max_tokens(body, room, model)
+    sampling = sampling_of(body, model, max_tokens=max_tokens, logprobs=num_top, grammar=grammar)
     job = Job(
         prompts=(prompt_ids,),
         num_choices=body.n,
-        sampling=sampling_of(body, model, max_tokens=_max_tokens(body, room, model), logprobs=num_top),
+        sampling=sampling,
         text=text,
         cache_salt=body.cache_salt or "",
         label=label,

@@ -17,6 +17,7 @@ from gateway.responses import CompletionShape
 from gateway.sampling_fields import sampling_of, text_settings
 from gateway.served_model import ServedModel
 from gateway.services import Services
+from gateway.structured import checked_grammar
 from protocol.sampling import NO_LOGPROBS
 
 
@@ -29,6 +30,7 @@ async def prepare_completion(
     check_common(body, settings, model)
     num_top = NO_LOGPROBS if body.logprobs is None else body.logprobs
     check_num_logprobs("logprobs", num_top, settings)
+    grammar = await checked_grammar(body, services)
     text = text_settings(body, settings, logprobs=body.logprobs is not None)
     given = split_prompts(body.prompt)
     if len(given) * body.n > settings.max_choices:
@@ -37,7 +39,9 @@ async def prepare_completion(
     job = Job(
         prompts=tuple(prompts),
         num_choices=body.n,
-        sampling=sampling_of(body, model, max_tokens=_max_tokens(body, prompts, model), logprobs=num_top),
+        sampling=sampling_of(
+            body, model, max_tokens=_max_tokens(body, prompts, model), logprobs=num_top, grammar=grammar
+        ),
         text=text,
         cache_salt=body.cache_salt or "",
         label=label,

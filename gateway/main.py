@@ -14,6 +14,7 @@ from gateway.dispatch_metrics import DispatchCounters
 from gateway.dispatch_settings import DispatchSettings
 from gateway.dispatcher import GatewayDispatcher
 from gateway.errors import ModelFolderError
+from gateway.grammars.checking import GrammarCheck
 from gateway.http_server import serve_http
 from gateway.http_settings import HttpSettings
 from gateway.key_ring import KeyRing
@@ -103,7 +104,8 @@ async def _serve(
             await done.wait()
 
     bounds, counted, limiter = http_settings(settings), HttpMetrics(metrics), _limiter(settings)
-    app = create_app(lobby, model, bounds, counted, keys, limiter)
+    grammars = GrammarCheck()
+    app = create_app(lobby, model, bounds, counted, keys, limiter, grammars)
     keeping = spawn(limiter.keep(), "limiter")
     working = asyncio.ensure_future(work())
     working.add_done_callback(lambda _: stop.set())
@@ -113,6 +115,7 @@ async def _serve(
     leave_within(LEAVE_S)
     keeping.cancel()
     await limiter.close()
+    await grammars.close()
     done.set()
     if not lobby.is_open:
         working.cancel()

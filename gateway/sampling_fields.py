@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from gateway.body import Body, invalid
+from gateway.grammars.asked import StructuredFields
 from gateway.http_settings import HttpSettings
 from gateway.served_model import ServedModel
 from gateway.transcript import TextSettings
@@ -19,6 +20,10 @@ MAX_STOP_CHARS = 1024
 
 MAX_STOP_TOKEN_IDS = 256
 """Further ids that end a choice; they travel with each attempt of a request."""
+
+MAX_ALLOWED_IDS = 16384
+MAX_BAD_WORDS = 256
+"""Both travel with each attempt of a request."""
 
 _SEEDS = 1 << 64
 
@@ -35,9 +40,12 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+BadWord = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 LogitBias = Annotated[dict[str, float], BeforeValidator(_few)]
 StopStrings = Annotated[list[str], Field(fail_fast=True), BeforeValidator(_as_list)]
 StopTokenIds = Annotated[list[int], Field(fail_fast=True, max_length=MAX_STOP_TOKEN_IDS)]
+AllowedIds = Annotated[list[int], Field(fail_fast=True, min_length=1, max_length=MAX_ALLOWED_IDS)]
+BadWords = Annotated[list[BadWord], Field(fail_fast=True, max_length=MAX_BAD_WORDS)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
@@ -49,7 +57,7 @@ class StreamOptions(Body):
     include_kvferry: bool = False
 
 
-class SamplingFields(Body):
+class SamplingFields(StructuredFields):
     """How tokens are chosen and shown. A field that is absent or null has OpenAI's default."""
 
     model: str | None = None
@@ -69,6 +77,8 @@ class SamplingFields(Body):
     ignore_eos: bool = False
     stop: StopStrings = Field(default_factory=list)
     stop_token_ids: StopTokenIds = Field(default_factory=list)
+    allowed_token_ids: AllowedIds | None = None
+    bad_words: BadWords = Field(default_factory=list)
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     kvferry: bool = False
@@ -108,12 +118,15 @@ def text_settings(fields: SamplingFields, settings: HttpSettings, *, logprobs: b
     )
 
 
-def sampling_of(fields: SamplingFields, model: ServedModel, *, max_tokens: int, logprobs: int) -> Sampling:
+def sampling_of(
+    fields: SamplingFields, model: ServedModel, *, max_tokens: int, logprobs: int, grammar: str = ""
+) -> Sampling:
     """Return what the workers need. Raises ``GatewayError`` (400) for ids out of the vocabulary."""
     if fields.min_tokens > max_tokens:
         raise invalid("min_tokens", f"more than max_tokens, which is {max_tokens}")
-    if not all(0 <= token_id < model.vocab_size for token_id in fields.stop_token_ids):
-        raise invalid("stop_token_ids", f"token ids are 0 to {model.vocab_size - 1}")
+    for name in ("stop_token_ids", "allowed_token_ids"):
+        if not all(0 <= token_id < model.vocab_size for token_id in getattr(fields, name) or ()):
+            raise invalid(name, f"token ids are 0 to {model.vocab_size - 1}")
     seed = secrets.randbits(64) if fields.seed is None else fields.seed % _SEEDS
     return Sampling(
         temperature=fields.temperature,
@@ -131,7 +144,17 @@ def sampling_of(fields: SamplingFields, model: ServedModel, *, max_tokens: int, 
         stop_token_ids=tuple(fields.stop_token_ids),
         ignore_eos=fields.ignore_eos,
         logprobs=logprobs,
+        allowed_ids=tuple(sorted(set(fields.allowed_token_ids or ()))),
+        bad_words=_bad_words(fields.bad_words, model),
+        grammar=grammar,
     )
+
+
+def _bad_words(words: list[str], model: ServedModel) -> tuple[tuple[int, ...], ...]:
+    """Each as it is tokenized at a text's beginning and behind a space."""
+    texts = [text for word in words for text in (word, f" {word.lstrip()}")]
+    found = [model.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+    return tuple(dict.fromkeys(ids for ids in found if ids))
 
 
 def _logit_bias(biases: dict[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:

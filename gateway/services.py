@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from gateway.access_log import RequestRecord
 from gateway.generation import Dispatcher
+from gateway.grammars.checking import Grammars
 from gateway.http_settings import HttpSettings
 from gateway.keys import Key
 from gateway.limiter import Limiter, Stay
@@ -22,6 +23,7 @@ class Services:
     settings: HttpSettings
     metrics: HttpMetrics
     limiter: Limiter
+    grammars: Grammars
 
     @property
     def model(self) -> ServedModel:

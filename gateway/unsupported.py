@@ -10,16 +10,10 @@ from collections.abc import Mapping
 from gateway.errors import GatewayError
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {
-    "response_format": ({"type": "text"},),
     "tools": (),
     "tool_choice": ("none", "auto"),
     "functions": (),
     "function_call": ("none", "auto"),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
     "logits_processors": (),
     "prompt_logprobs": (),
     "use_beam_search": (),
@@ -35,8 +29,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "documents": (),
     "media_io_kwargs": (),
     "mm_processor_kwargs": (),
-    "allowed_token_ids": (),
-    "bad_words": (),
     "bad_words_token_ids": (),
     "logprob_token_ids": (),
     "return_token_ids": (),

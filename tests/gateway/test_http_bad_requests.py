@@ -140,10 +140,8 @@ def test_a_prompt_that_is_none_of_the_four_forms_is_refused(prompt: object) -> N
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("response_format", {"type": "json_object"}),
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("tool_choice", "required"),
-        ("structured_outputs", {"regex": "a"}),
         ("prompt_logprobs", 0),
         ("use_beam_search", True),
         ("best_of", 2),

@@ -9,9 +9,13 @@ from typing import Any
 
 import httpx
 import uvicorn
+from llguidance import LLMatcher
 from starlette.types import ASGIApp
 
 from gateway.app import create_app
+from gateway.grammars.checker import LIMITS
+from gateway.grammars.checking import in_words
+from gateway.grammars.errors import GrammarRefused
 from gateway.http_settings import HttpSettings
 from gateway.key_ring import KeyRing
 from gateway.limiter import Limiter
@@ -36,6 +40,15 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(bounded())
 
 
+class InlineCheck:
+    """Checks grammars where it is asked, as the process aside would."""
+
+    async def check(self, grammar: str) -> None:
+        fault = LLMatcher.validate_grammar(grammar, limits=LIMITS)
+        if fault:
+            raise GrammarRefused(in_words(fault))
+
+
 class Api:
     """The app over a scripted dispatcher; one call after the other."""
 
@@ -58,6 +71,7 @@ class Api:
             HttpMetrics(self.metrics),
             keys,
             limiter,
+            InlineCheck(),
         )
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
