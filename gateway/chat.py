@@ -1,11 +1,9 @@
 """POST /v1/chat/completions: from the body to the job."""
 
-import asyncio
 from collections.abc import Mapping
 
 from gateway.body import invalid, parse
-from gateway.chat_messages import template_messages
-from gateway.errors import GatewayError
+from gateway.chat_prompt import chat_ids
 from gateway.requests import (
     ChatBody,
     Job,
@@ -18,7 +16,6 @@ from gateway.responses import ChatShape
 from gateway.sampling_fields import sampling_of, text_settings
 from gateway.served_model import ServedModel
 from gateway.services import Services
-from gateway.tokenizer import LONG_TEXT_CHARS
 from protocol.sampling import NO_LOGPROBS
 
 
@@ -31,7 +28,7 @@ async def prepare_chat(fields: Mapping[str, object], services: Services, label: 
     if num_top > 0:
         check_num_logprobs("top_logprobs", num_top, settings)
     text = text_settings(body, settings, logprobs=body.logprobs)
-    prompt_ids = await _prompt_ids(body, model)
+    prompt_ids = await chat_ids(body, model)
     room = check_room(len(prompt_ids), model, "messages")
     job = Job(
         prompts=(prompt_ids,),
@@ -62,28 +59,3 @@ def _max_tokens(body: ChatBody, room: int, model: ServedModel) -> int:
         if asked is not None:
             return check_max_tokens(asked, room, model, param)
     return room
-
-
-async def _prompt_ids(body: ChatBody, model: ServedModel) -> tuple[int, ...]:
-    template = model.template
-    if template is None:
-        raise GatewayError(400, "This model has no chat template; use /v1/completions")
-    if body.continue_final_message and body.add_generation_prompt:
-        raise invalid("continue_final_message", "only with add_generation_prompt false")
-    messages = template_messages(body.messages, knows_developer=template.knows_developer)
-    num_chars = sum(len(str(message["content"])) for message in messages)
-    if num_chars <= LONG_TEXT_CHARS:
-        return _render(body, messages, model)
-    return await asyncio.to_thread(_render, body, messages, model)
-
-
-def _render(body: ChatBody, messages: list[dict[str, object]], model: ServedModel) -> tuple[int, ...]:
-    assert model.template is not None
-    text = model.template.render(
-        messages,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-        variables=body.chat_template_kwargs,
-    )
-    check_room(model.tokenizer.fewest_tokens(text), model, "messages", at_least=True)
-    return model.tokenizer.encode(text, add_special_tokens=body.add_special_tokens)

@@ -17,7 +17,7 @@ from runtime.logs import get_logger
 
 log = get_logger("gateway.front")
 
-OPEN_ROUTES = frozenset({"/health", "/live", "/ready", "/metrics", "/version"})
+OPEN_ROUTES = frozenset({"/health", "/ping", "/live", "/ready", "/metrics", "/load", "/version"})
 """Need no key: they are for probes and collectors, and tell nothing of any request."""
 
 

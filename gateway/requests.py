@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from gateway.body import invalid
+from gateway.body import Body, invalid
 from gateway.errors import GatewayError
 from gateway.http_settings import HttpSettings
 from gateway.sampling_fields import SamplingFields
@@ -31,18 +31,23 @@ def _few(value: object) -> object:
 TemplateKwargs = Annotated[dict[str, object], BeforeValidator(_few)]
 
 
-class ChatBody(SamplingFields):
-    """POST /v1/chat/completions. ``messages`` are checked one by one, by ``chat_messages``."""
+class TemplateFields(Body):
+    """How a chat becomes a prompt. ``messages`` are checked one by one, by ``chat_messages``."""
 
     messages: list[object] = Field(min_length=1)
-    max_tokens: MaxTokens | None = None
-    max_completion_tokens: MaxTokens | None = None
-    logprobs: bool = False
-    top_logprobs: Annotated[int, Field(ge=0)] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
     chat_template_kwargs: TemplateKwargs = Field(default_factory=dict)
+
+
+class ChatBody(TemplateFields, SamplingFields):
+    """POST /v1/chat/completions."""
+
+    max_tokens: MaxTokens | None = None
+    max_completion_tokens: MaxTokens | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0)] | None = None
 
 
 class CompletionBody(SamplingFields):
@@ -80,17 +85,22 @@ class Job:
 
 def check_common(body: SamplingFields, settings: HttpSettings, model: ServedModel) -> None:
     """Raise ``GatewayError`` for another model (404), too many choices, a stray option (400)."""
-    if body.model is not None and body.model != model.name:
-        raise GatewayError(
-            404,
-            f"The model {body.model[:256]!r} isn't served here, only {model.name!r}",
-            code="model_not_found",
-            param="model",
-        )
+    check_model(body.model, model)
     if body.n > settings.max_choices:
         raise invalid("n", f"at most {settings.max_choices}")
     if body.stream_options is not None and not body.stream:
         raise invalid("stream_options", "only with stream true")
+
+
+def check_model(name: str | None, model: ServedModel) -> None:
+    """Raise ``GatewayError`` (404) if ``name`` is another model's; None is this one."""
+    if name is not None and name != model.name:
+        raise GatewayError(
+            404,
+            f"The model {name[:256]!r} isn't served here, only {model.name!r}",
+            code="model_not_found",
+            param="model",
+        )
 
 
 def check_num_logprobs(param: str, number: int, settings: HttpSettings) -> None:
