@@ -192,4 +192,8 @@ def http_settings(settings: GatewaySettings) -> HttpSettings:
         header_timeout_s=settings.header_timeout,
         body_timeout_s=settings.body_timeout,
         request_timeout_s=settings.request_timeout,
+        allowed_origins=settings.allowed_origins,
+        allowed_methods=settings.allowed_methods,
+        allowed_headers=settings.allowed_headers,
+        allow_credentials=settings.allow_credentials,
     )

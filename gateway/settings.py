@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from gateway import origins
 from runtime import units
 from runtime.service_settings import ServiceSettings
-from runtime.settings import setting
+from runtime.settings import SettingsError, parse_bool, setting
 
 _SECONDS = units.seconds(0.05, 7 * 24 * 3600.0)
 
@@ -58,6 +59,35 @@ class GatewaySettings(ServiceSettings):
         "name of this gateway, unique in the deployment; `gateway-` is put in front where it is missing. Default: host "
         "and process id",
         metavar="ID",
+    )
+    allowed_origins: tuple[str, ...] = setting(
+        origins.origins,
+        (),
+        "origins whose web pages may use the API from a browser (CORS), comma-separated or a JSON list; may be "
+        "repeated; * is every origin. Default: none, and no such header in any answer. Each one more is trusted "
+        "with what its visitors' browsers can reach here",
+        metavar="ORIGIN",
+        repeat=True,
+    )
+    allowed_methods: tuple[str, ...] = setting(
+        origins.methods,
+        (origins.ANY,),
+        "methods that those pages may use, in the same forms",
+        metavar="METHOD",
+        repeat=True,
+    )
+    allowed_headers: tuple[str, ...] = setting(
+        origins.headers,
+        (origins.ANY,),
+        "request headers that those pages may send, in the same forms",
+        metavar="HEADER",
+        repeat=True,
+    )
+    allow_credentials: bool = setting(
+        parse_bool,
+        False,
+        "let those pages send cookies and the browser's own credentials along, which a proxy before the gateway may "
+        "ask for; the API's own keys don't need it. Not with --allowed-origins *",
     )
     max_waiting: int = setting(
         units.integer(1, 1 << 20),
@@ -137,3 +167,11 @@ class GatewaySettings(ServiceSettings):
         "seconds from adoption to the last token. Raising it holds blocks of endless requests longer",
         metavar="SECONDS",
     )
+
+    def __post_init__(self) -> None:
+        """Raise ``SettingsError`` for settings that mustn't come together."""
+        if self.allow_credentials and origins.ANY in self.allowed_origins:
+            raise SettingsError(
+                "--allowed-origins * with --allow-credentials would let any web page act under its visitors' names: "
+                "name the origins, or leave --allow-credentials out"
+            )

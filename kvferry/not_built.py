@@ -114,10 +114,6 @@ NOT_BUILT: dict[str, tuple[str, ...]] = {
     "choice of link and events": ("--kv-transfer-config", "--kv-events-config"),
     "TLS": ("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs"),
     "changes to the HTTP server": (
-        "--allowed-origins",
-        "--allowed-methods",
-        "--allowed-headers",
-        "--allow-credentials",
         "--root-path",
         "--middleware",
         "--uds",
