@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from gateway.body import invalid, parse
 from gateway.chat_prompt import chat_ids
+from gateway.known_fields import refuse_unknown
 from gateway.requests import (
     ChatBody,
     Job,
@@ -22,6 +23,7 @@ from protocol.sampling import NO_LOGPROBS
 async def prepare_chat(fields: Mapping[str, object], services: Services, label: str) -> tuple[Job, ChatShape, bool]:
     """(job, shape, stream). Raises ``GatewayError`` for whatever can be judged before a worker."""
     model, settings = services.model, services.settings
+    refuse_unknown(fields, ChatBody, settings)
     body = parse(ChatBody, fields)
     check_common(body, settings, model)
     num_top = _num_top(body)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.body import invalid, parse
+from gateway.known_fields import refuse_unknown
 from gateway.requests import (
     DEFAULT_COMPLETION_TOKENS,
     CompletionBody,
@@ -25,6 +26,7 @@ async def prepare_completion(
 ) -> tuple[Job, CompletionShape, bool]:
     """(job, shape, stream). Raises ``GatewayError`` for whatever can be judged before a worker."""
     model, settings = services.model, services.settings
+    refuse_unknown(fields, CompletionBody, settings)
     body = parse(CompletionBody, fields)
     check_common(body, settings, model)
     num_top = NO_LOGPROBS if body.logprobs is None else body.logprobs

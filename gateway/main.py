@@ -196,4 +196,5 @@ def http_settings(settings: GatewaySettings) -> HttpSettings:
         allowed_methods=settings.allowed_methods,
         allowed_headers=settings.allowed_headers,
         allow_credentials=settings.allow_credentials,
+        strict=settings.strict,
     )

@@ -1,10 +1,12 @@
 """The two bodies that ask for tokens, and the job that a checked one becomes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from gateway.access_log import MAX_LABEL_CHARS
 from gateway.body import Body, invalid
 from gateway.errors import GatewayError
 from gateway.http_settings import HttpSettings
@@ -81,6 +83,17 @@ class Job:
     def num_prompt_tokens(self) -> int:
         """Over all prompts."""
         return sum(map(len, self.prompts))
+
+
+def label_of(fields: Mapping[str, object]) -> str:
+    """The client's own name for the request in its body, cut as one in the header is; "" if there is none.
+
+    Raises ``GatewayError`` (400) for what can't go back in a header.
+    """
+    given = fields.get("request_id", "")
+    if not isinstance(given, str) or not given.isascii() or not given.isprintable():
+        raise invalid("request_id", "a text of printable ASCII characters")
+    return given[:MAX_LABEL_CHARS].strip()
 
 
 def check_common(body: SamplingFields, settings: HttpSettings, model: ServedModel) -> None:

@@ -72,6 +72,7 @@ class SamplingFields(Body):
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     kvferry: bool = False
+    request_id: str | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
 
     @property

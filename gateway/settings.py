@@ -89,6 +89,12 @@ class GatewaySettings(ServiceSettings):
         "let those pages send cookies and the browser's own credentials along, which a proxy before the gateway may "
         "ask for; the API's own keys don't need it. Not with --allowed-origins *",
     )
+    strict: bool = setting(
+        parse_bool,
+        False,
+        "refuse a body with a field that isn't known, by its name, instead of ignoring it: finds misspelled fields, "
+        "and turns clients away that send fields of their own",
+    )
     max_waiting: int = setting(
         units.integer(1, 1 << 20),
         1024,

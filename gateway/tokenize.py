@@ -9,6 +9,8 @@ from starlette.responses import Response
 
 from gateway.body import Body, invalid, parse, read_fields
 from gateway.chat_prompt import chat_ids
+from gateway.http_settings import HttpSettings
+from gateway.known_fields import refuse_unknown
 from gateway.requests import TemplateFields, check_model
 from gateway.served_model import ServedModel
 from gateway.services import Services
@@ -48,7 +50,7 @@ async def tokenize(request: Request, services: Services) -> Response:
     """
     fields = await read_fields(request, services.settings)
     refuse_unsupported(fields)
-    body, model = _body_of(fields), services.model
+    body, model = _body_of(fields, services.settings), services.model
     check_model(body.model, model)
     if isinstance(body, TokenizeText):
         ids = await model.tokenizer.encode_aside(body.prompt, add_special_tokens=body.add_special_tokens)
@@ -59,18 +61,22 @@ async def tokenize(request: Request, services: Services) -> Response:
 
 async def detokenize(request: Request, services: Services) -> Response:
     """Answer with the text of token ids. Raises ``GatewayError`` (400) if one is out of the vocabulary."""
-    body = parse(DetokenizeBody, await read_fields(request, services.settings))
+    fields = await read_fields(request, services.settings)
+    refuse_unknown(fields, DetokenizeBody, services.settings)
+    body = parse(DetokenizeBody, fields)
     model = services.model
     check_model(body.model, model)
     return await _json(len(body.tokens), lambda: {"prompt": model.tokenizer.decode(_checked(body.tokens, model))})
 
 
-def _body_of(fields: Mapping[str, object]) -> TokenizeText | TokenizeChat:
-    if "messages" not in fields:
-        return parse(TokenizeText, fields)
-    if "prompt" in fields:
+def _body_of(fields: Mapping[str, object], settings: HttpSettings) -> TokenizeText | TokenizeChat:
+    if "messages" in fields and "prompt" in fields:
         raise invalid("prompt", "send it or messages, not both")
-    return parse(TokenizeChat, fields)
+    if "messages" in fields:
+        refuse_unknown(fields, TokenizeChat, settings)
+        return parse(TokenizeChat, fields)
+    refuse_unknown(fields, TokenizeText, settings)
+    return parse(TokenizeText, fields)
 
 
 def _told(ids: tuple[int, ...], body: TokenizeText | TokenizeChat, model: ServedModel) -> dict[str, object]:

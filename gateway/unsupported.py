@@ -51,6 +51,9 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "ec_transfer_params": (),
 }
 
+UNSUPPORTED = frozenset(_NEUTRAL)
+"""Their names."""
+
 _BESIDE_NO_TOOLS = ("tools", "functions")
 
 
