@@ -17,6 +17,7 @@ from gateway.responses import ChatShape
 from gateway.sampling_fields import sampling_of, text_settings
 from gateway.served_model import ServedModel
 from gateway.services import Services
+from gateway.truncation import cut, is_cut
 from protocol.sampling import NO_LOGPROBS
 
 
@@ -30,7 +31,8 @@ async def prepare_chat(fields: Mapping[str, object], services: Services, label: 
     if num_top > 0:
         check_num_logprobs("top_logprobs", num_top, settings)
     text = text_settings(body, settings, logprobs=body.logprobs)
-    prompt_ids = await chat_ids(body, model)
+    prompt_ids = await chat_ids(body, model, settings, any_length=is_cut(body))
+    prompt_ids = cut(prompt_ids, body, model, body.max_completion_tokens or body.max_tokens or 1)
     room = check_room(len(prompt_ids), model, "messages")
     job = Job(
         prompts=(prompt_ids,),
@@ -43,7 +45,8 @@ async def prepare_chat(fields: Mapping[str, object], services: Services, label: 
         continuous_usage=body.continuous_usage,
         include_kvferry=body.include_kvferry,
     )
-    return job, ChatShape(model.tokenizer, body.logprobs), body.stream
+    told = prompt_ids if body.return_token_ids else None
+    return job, ChatShape(model.tokenizer, body.logprobs, body.return_tokens_as_token_ids, told), body.stream
 
 
 def _num_top(body: ChatBody) -> int:

@@ -4,21 +4,24 @@ import asyncio
 
 from gateway.body import invalid
 from gateway.chat_messages import template_messages
+from gateway.chat_template import ChatTemplate
 from gateway.errors import GatewayError
+from gateway.http_settings import HttpSettings
+from gateway.request_template import request_template
 from gateway.requests import TemplateFields, check_room
 from gateway.served_model import ServedModel
 from gateway.tokenizer import LONG_TEXT_CHARS
 
 
-async def chat_ids(body: TemplateFields, model: ServedModel, *, any_length: bool = False) -> tuple[int, ...]:
+async def chat_ids(
+    body: TemplateFields, model: ServedModel, settings: HttpSettings, *, any_length: bool = False
+) -> tuple[int, ...]:
     """Return the prompt's token ids; with ``any_length`` there may be more than the model's context has.
 
     Raises ``GatewayError`` (400): what the messages or the template refuse, and without ``any_length`` a text
     that can't fit.
     """
-    template = model.template
-    if template is None:
-        raise GatewayError(400, "This model has no chat template; use /v1/completions")
+    template = await _template(body, model, settings)
     if body.continue_final_message and body.add_generation_prompt:
         raise invalid("continue_final_message", "only with add_generation_prompt false")
     messages = template_messages(body.messages, knows_developer=template.knows_developer)
@@ -29,10 +32,20 @@ async def chat_ids(body: TemplateFields, model: ServedModel, *, any_length: bool
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
             variables=body.chat_template_kwargs,
+            documents=body.documents,
         )
         if not any_length:
             check_room(model.tokenizer.fewest_tokens(text), model, "messages", at_least=True)
         return model.tokenizer.encode(text, add_special_tokens=body.add_special_tokens)
 
     num_chars = sum(len(str(message["content"])) for message in messages)
-    return ids() if num_chars <= LONG_TEXT_CHARS else await asyncio.to_thread(ids)
+    aside = num_chars > LONG_TEXT_CHARS or bool(body.chat_template or body.documents)
+    return await asyncio.to_thread(ids) if aside else ids()
+
+
+async def _template(body: TemplateFields, model: ServedModel, settings: HttpSettings) -> ChatTemplate:
+    if body.chat_template:
+        return await request_template(body.chat_template, model, settings)
+    if model.template is None:
+        raise GatewayError(400, "This model has no chat template; use /v1/completions")
+    return model.template

@@ -13,7 +13,7 @@ class HttpSettings:
     answer for ``write_timeout_s`` is dropped and its request cancelled. A request may take
     ``request_timeout_s`` in all (0: no limit), or less if its client says so. Web pages of
     ``allowed_origins`` may ask from a browser, with ``allow_credentials`` under its user's name.
-    ``strict`` refuses fields of a body that nobody knows.
+    ``strict`` refuses fields of a body that nobody knows, ``trust_request_chat_template`` takes templates from bodies.
     """
 
     api_keys: tuple[str, ...] = ()
@@ -33,3 +33,4 @@ class HttpSettings:
     allowed_headers: tuple[str, ...] = ("*",)
     allow_credentials: bool = False
     strict: bool = False
+    trust_request_chat_template: bool = False

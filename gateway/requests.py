@@ -22,6 +22,12 @@ DEFAULT_COMPLETION_TOKENS = 16
 MAX_TEMPLATE_KWARGS = 64
 """Variables for a template; none knows more than a handful."""
 
+MAX_TEMPLATE_CHARS = 64 << 10
+"""Length of a template in a request; those of models have up to 20,000."""
+
+MAX_DOCUMENTS = 1024
+"""Texts that a template puts beside the messages."""
+
 
 def _few(value: object) -> object:
     """Bound a mapping before each entry is looked at."""
@@ -30,6 +36,7 @@ def _few(value: object) -> object:
     return value
 
 
+Documents = Annotated[list[dict[str, object]], Field(fail_fast=True, max_length=MAX_DOCUMENTS)]
 TemplateKwargs = Annotated[dict[str, object], BeforeValidator(_few)]
 
 
@@ -40,7 +47,9 @@ class TemplateFields(Body):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
+    chat_template: Annotated[str, Field(max_length=MAX_TEMPLATE_CHARS)] = ""
     chat_template_kwargs: TemplateKwargs = Field(default_factory=dict)
+    documents: Documents = Field(default_factory=list)
 
 
 class ChatBody(TemplateFields, SamplingFields):

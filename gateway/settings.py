@@ -1,6 +1,7 @@
 """Settings of the gateway."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from gateway import origins
 from runtime import units
@@ -23,6 +24,16 @@ def _keys_file(value: str) -> str:
     if not path:
         raise ValueError("names no file; leave it out to have none")
     return path
+
+
+def _template_file(value: str) -> str:
+    """Take the path of a file that can be read; relative ones count from here."""
+    path = Path(units.text(value)).absolute()
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise ValueError(f"can't be read ({error.strerror})") from None
+    return str(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +99,18 @@ class GatewaySettings(ServiceSettings):
         False,
         "let those pages send cookies and the browser's own credentials along, which a proxy before the gateway may "
         "ask for; the API's own keys don't need it. Not with --allowed-origins *",
+    )
+    chat_template: str = setting(
+        _template_file,
+        "",
+        "file with a Jinja chat template to use instead of the model's",
+        metavar="FILE",
+    )
+    trust_request_chat_template: bool = setting(
+        parse_bool,
+        False,
+        "take chat templates from requests (chat_template). They run in a sandbox, but without a bound on time and "
+        "memory: only where every client is trusted not to stall or exhaust the gateway",
     )
     strict: bool = setting(
         parse_bool,

@@ -14,7 +14,7 @@ from gateway.known_fields import refuse_unknown
 from gateway.requests import TemplateFields, check_model
 from gateway.served_model import ServedModel
 from gateway.services import Services
-from gateway.unsupported import refuse_unsupported
+from gateway.unsupported import refuse_chat_fields, refuse_unsupported
 
 MANY_TOKENS = 1024
 """More are written or read in a thread: about 2 ms of the event loop's time."""
@@ -55,7 +55,7 @@ async def tokenize(request: Request, services: Services) -> Response:
     if isinstance(body, TokenizeText):
         ids = await model.tokenizer.encode_aside(body.prompt, add_special_tokens=body.add_special_tokens)
     else:
-        ids = await chat_ids(body, model, any_length=True)
+        ids = await chat_ids(body, model, services.settings, any_length=True)
     return await _json(len(ids), lambda: _told(ids, body, model))
 
 
@@ -75,6 +75,7 @@ def _body_of(fields: Mapping[str, object], settings: HttpSettings) -> TokenizeTe
     if "messages" in fields:
         refuse_unknown(fields, TokenizeChat, settings)
         return parse(TokenizeChat, fields)
+    refuse_chat_fields(fields)
     refuse_unknown(fields, TokenizeText, settings)
     return parse(TokenizeText, fields)
 

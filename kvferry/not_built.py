@@ -62,10 +62,8 @@ NOT_BUILT: dict[str, tuple[str, ...]] = {
     "reasoning parsers": ("--reasoning-parser", "--enable-reasoning"),
     "structured output": ("--structured-outputs-config", "--guided-decoding-backend"),
     "choice of chat template": (
-        "--chat-template",
         "--chat-template-content-format",
         "--default-chat-template-kwargs",
-        "--trust-request-chat-template",
         "--response-role",
     ),
     "choice of tokenizer": (
