@@ -38,9 +38,15 @@ async def chat_ids(
             check_room(model.tokenizer.fewest_tokens(text), model, "messages", at_least=True)
         return model.tokenizer.encode(text, add_special_tokens=body.add_special_tokens)
 
-    num_chars = sum(len(str(message["content"])) for message in messages)
-    aside = num_chars > LONG_TEXT_CHARS or bool(body.chat_template or body.documents)
-    return await asyncio.to_thread(ids) if aside else ids()
+    return ids() if _is_small(body, messages) else await asyncio.to_thread(ids)
+
+
+def _is_small(body: TemplateFields, messages: list[dict[str, object]]) -> bool:
+    """Say whether it takes little time. A client's template may not, nor what holds other values inside."""
+    given = [*body.chat_template_kwargs.values(), *(value for message in messages for value in message.values())]
+    if body.chat_template or body.documents or any(isinstance(value, list | dict) for value in given):
+        return False
+    return sum(len(value) for value in given if isinstance(value, str)) <= LONG_TEXT_CHARS
 
 
 async def _template(body: TemplateFields, model: ServedModel, settings: HttpSettings) -> ChatTemplate:

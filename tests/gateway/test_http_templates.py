@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from gateway.main import http_settings
 from gateway.requests import MAX_TEMPLATE_CHARS
 from gateway.served_model import load_served_model
 from gateway.settings import GatewaySettings
+from gateway.tokenizer import TextTokenizer
 from runtime.settings import SettingsError, add_flags, read
 from tests.support.http_twin import COMPLETIONS, HELLO, Api, error_of
 from tests.support.scripted_dispatcher import ids_of, says, small_model, small_tokenizer
 
 TRUSTING = HttpSettings(trust_request_chat_template=True)
+LONG = "abc " * 1100
 DOCUMENTS = [{"title": "fox", "text": "quick"}, {"title": "dog", "text": "lazy"}]
 WITH_DOCUMENTS = "{% for d in documents or [] %}{{ d.title }} {% endfor %}{{ messages[0].content }}"
 
@@ -136,6 +139,38 @@ def test_a_text_with_what_is_for_chats_is_refused_by_name(path: str, field: dict
     response = Api(settings=TRUSTING).request("POST", path, json={"prompt": "hello", **field})
     error = error_of(response, 400)
     assert (error["code"], error["param"]) == ("unsupported_parameter", next(iter(field)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "aside"),
+    [
+        ({}, False),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, False),
+        ({"messages": [{"role": "user", "content": LONG}]}, True),
+        ({"messages": [{"role": "user", "content": "x", "name": LONG}]}, True),
+        ({"messages": [{"role": "assistant", "reasoning_content": LONG}]}, True),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]}, True),
+        ({"chat_template_kwargs": {"mood": LONG}}, True),
+        ({"chat_template_kwargs": {"moods": [LONG]}}, True),
+        ({"documents": DOCUMENTS}, True),
+        ({"chat_template": "abc"}, True),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_what_may_take_long_is_rendered_in_a_thread(
+    fields: dict[str, Any], aside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = Api(says("abc"), settings=TRUSTING, model=small_model(template=WITH_DOCUMENTS))
+    seen: list[bool] = []
+    encode = TextTokenizer.encode
+
+    def noted(*args: Any, **options: Any) -> tuple[int, ...]:
+        seen.append(threading.current_thread() is not threading.main_thread())
+        return encode(*args, **options)
+
+    monkeypatch.setattr(TextTokenizer, "encode", noted)
+    api.chat(truncate_prompt_tokens=5, **fields)
+    assert seen == [aside]
 
 
 def test_a_file_takes_the_place_of_the_models_template(tmp_path: Path) -> None:
