@@ -24,7 +24,7 @@ MAX_LABEL_CHARS = 128
 MAX_JOURNEYS = 4
 """Prompts whose tries are told in a line."""
 
-QUIET_ROUTES = frozenset({"/health", "/live", "/ready", "/metrics"})
+QUIET_ROUTES = frozenset({"/health", "/ping", "/live", "/ready", "/metrics", "/load"})
 """Asked every few seconds by machines: logged for developers only."""
 
 

@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from gateway.access_log import record_of
+from gateway.body import Body
 from gateway.chat import prepare_chat
 from gateway.completions import prepare_completion
 from gateway.errors import GatewayError
@@ -24,6 +25,7 @@ from gateway.model_card import card_json
 from gateway.requests import ChatBody, CompletionBody
 from gateway.served_model import ServedModel
 from gateway.services import Services
+from gateway.tokenize import DetokenizeBody, TokenizeChat, TokenizeText, detokenize, tokenize
 from runtime.metrics import CONTENT_TYPE, Metrics
 
 
@@ -60,6 +62,7 @@ def create_app(
     app.add_exception_handler(GatewayError, _gateway_error)
     app.add_exception_handler(HTTPException, _http_error)
     _add_generation(app, services)
+    _add_tokens(app, services)
     _add_models(app, services)
     _add_probes(app, services)
     app.add_middleware(Front, keys=KeyRing(settings.api_keys) if keys is None else keys, services=services)
@@ -76,6 +79,18 @@ def _add_generation(app: FastAPI, services: Services) -> None:
     async def completions(request: Request) -> Response:
         """Continue texts."""
         return await generate(request, services, prepare_completion)
+
+
+def _add_tokens(app: FastAPI, services: Services) -> None:
+    @app.post("/tokenize", openapi_extra=_body_of(TokenizeText, TokenizeChat))
+    async def token_ids(request: Request) -> Response:
+        """Tell the token ids of a text or a chat."""
+        return await tokenize(request, services)
+
+    @app.post("/detokenize", openapi_extra=_body_of(DetokenizeBody))
+    async def token_text(request: Request) -> Response:
+        """Tell the text of token ids."""
+        return await detokenize(request, services)
 
 
 def _add_models(app: FastAPI, services: Services) -> None:
@@ -119,6 +134,8 @@ def _add_probes(app: FastAPI, services: Services) -> None:
         }
         return _probe(body, ok=health.ready)
 
+    @app.get("/ping")
+    @app.post("/ping")
     @app.get("/health")
     async def health_page() -> Response:
         """Say which paths can generate: 200 if any can. A gateway that drains can still."""
@@ -138,6 +155,11 @@ def _add_probes(app: FastAPI, services: Services) -> None:
     async def metrics_page() -> Response:
         """Show metrics as Prometheus text."""
         return Response(services.metrics.all.render(), media_type=CONTENT_TYPE)
+
+    @app.get("/load")
+    async def load() -> Response:
+        """Say how many requests are open here beside this one."""
+        return JSONResponse({"server_load": services.metrics.num_running - 1})
 
     @app.get("/version")
     async def version_page() -> Response:
@@ -163,12 +185,19 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return error_response(ours, error.headers)
 
 
-def _body_of(model: type[ChatBody] | type[CompletionBody]) -> dict[str, Any]:
-    """Return the body's schema for /openapi.json; bodies are read by ``body``, within bounds."""
+def _body_of(*models: type[Body]) -> dict[str, Any]:
+    """Return the body's schema for /openapi.json, any of several; bodies are read by ``body``, within bounds."""
+    schemas = [_schema_of(each) for each in models]
+    schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+    return {"requestBody": {"content": {"application/json": {"schema": schema}}, "required": True}}
+
+
+def _schema_of(model: type[Body]) -> dict[str, Any]:
     schema = model.model_json_schema()
     parts = schema.pop("$defs", {})
-    schema["properties"]["stream_options"] = {"anyOf": [*parts.values(), {"type": "null"}]}
-    return {"requestBody": {"content": {"application/json": {"schema": schema}}, "required": True}}
+    if parts:
+        schema["properties"]["stream_options"] = {"anyOf": [*parts.values(), {"type": "null"}]}
+    return schema
 
 
 def _version() -> str:

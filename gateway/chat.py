@@ -1,11 +1,10 @@
 """POST /v1/chat/completions: from the body to the job."""
 
-import asyncio
 from collections.abc import Mapping
 
 from gateway.body import invalid, parse
-from gateway.chat_messages import template_messages
-from gateway.errors import GatewayError
+from gateway.chat_prompt import chat_ids
+from gateway.known_fields import refuse_unknown
 from gateway.requests import (
     ChatBody,
     Job,
@@ -19,13 +18,14 @@ from gateway.sampling_fields import sampling_of, text_settings
 from gateway.served_model import ServedModel
 from gateway.services import Services
 from gateway.structured import checked_grammar
-from gateway.tokenizer import LONG_TEXT_CHARS
+from gateway.truncation import cut, is_cut
 from protocol.sampling import NO_LOGPROBS
 
 
 async def prepare_chat(fields: Mapping[str, object], services: Services, label: str) -> tuple[Job, ChatShape, bool]:
     """(job, shape, stream). Raises ``GatewayError`` for whatever can be judged before a worker."""
     model, settings = services.model, services.settings
+    refuse_unknown(fields, ChatBody, settings)
     body = parse(ChatBody, fields)
     check_common(body, settings, model)
     num_top = _num_top(body)
@@ -33,7 +33,8 @@ async def prepare_chat(fields: Mapping[str, object], services: Services, label: 
         check_num_logprobs("top_logprobs", num_top, settings)
     grammar = await checked_grammar(body, services)
     text = text_settings(body, settings, logprobs=body.logprobs)
-    prompt_ids = await _prompt_ids(body, model)
+    prompt_ids = await chat_ids(body, model, settings, any_length=is_cut(body))
+    prompt_ids = cut(prompt_ids, body, model, body.max_completion_tokens or body.max_tokens or 1)
     room = check_room(len(prompt_ids), model, "messages")
     max_tokens = _max_tokens(body, room, model)
     sampling = sampling_of(body, model, max_tokens=max_tokens, logprobs=num_top, grammar=grammar)
@@ -48,7 +49,8 @@ async def prepare_chat(fields: Mapping[str, object], services: Services, label: 
         continuous_usage=body.continuous_usage,
         include_kvferry=body.include_kvferry,
     )
-    return job, ChatShape(model.tokenizer, body.logprobs), body.stream
+    told = prompt_ids if body.return_token_ids else None
+    return job, ChatShape(model.tokenizer, body.logprobs, body.return_tokens_as_token_ids, told), body.stream
 
 
 def _num_top(body: ChatBody) -> int:
@@ -66,28 +68,3 @@ def _max_tokens(body: ChatBody, room: int, model: ServedModel) -> int:
         if asked is not None:
             return check_max_tokens(asked, room, model, param)
     return room
-
-
-async def _prompt_ids(body: ChatBody, model: ServedModel) -> tuple[int, ...]:
-    template = model.template
-    if template is None:
-        raise GatewayError(400, "This model has no chat template; use /v1/completions")
-    if body.continue_final_message and body.add_generation_prompt:
-        raise invalid("continue_final_message", "only with add_generation_prompt false")
-    messages = template_messages(body.messages, knows_developer=template.knows_developer)
-    num_chars = sum(len(str(message["content"])) for message in messages)
-    if num_chars <= LONG_TEXT_CHARS:
-        return _render(body, messages, model)
-    return await asyncio.to_thread(_render, body, messages, model)
-
-
-def _render(body: ChatBody, messages: list[dict[str, object]], model: ServedModel) -> tuple[int, ...]:
-    assert model.template is not None
-    text = model.template.render(
-        messages,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-        variables=body.chat_template_kwargs,
-    )
-    check_room(model.tokenizer.fewest_tokens(text), model, "messages", at_least=True)
-    return model.tokenizer.encode(text, add_special_tokens=body.add_special_tokens)

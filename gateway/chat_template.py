@@ -77,6 +77,7 @@ class ChatTemplate:
             raise ModelFolderError(f"the chat template can't be read: {error}") from error
         self._special_tokens = dict(special_tokens)
         self.knows_developer = "developer" in source
+        self.knows_documents = "documents" in source
 
     def render(
         self,
@@ -85,15 +86,18 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, object] | None = None,
+        documents: Sequence[Mapping[str, object]] = (),
     ) -> str:
         """Return the prompt's text. Raises ``GatewayError`` (400) with the template's own words."""
         mine = sorted(_OURS & set(variables or {}))
         if mine:
             raise _refused(f"{mine[0]} can't be set here", "chat_template_kwargs")
+        if documents and not self.knows_documents:
+            raise _refused("it doesn't use documents; put them into a message", "documents")
         values: dict[str, Any] = {
             **self._special_tokens,
             "tools": None,
-            "documents": None,
+            "documents": documents or None,
             **(variables or {}),
             "add_generation_prompt": add_generation_prompt,
         }
@@ -124,4 +128,4 @@ class ChatTemplate:
 
 
 def _refused(reason: str, param: str = "messages") -> GatewayError:
-    return GatewayError(400, f"The model's chat template refused this: {reason}", param=param)
+    return GatewayError(400, f"The chat template refused this: {reason}", param=param)

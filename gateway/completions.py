@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.body import invalid, parse
+from gateway.known_fields import refuse_unknown
 from gateway.requests import (
     DEFAULT_COMPLETION_TOKENS,
     CompletionBody,
@@ -18,6 +19,8 @@ from gateway.sampling_fields import sampling_of, text_settings
 from gateway.served_model import ServedModel
 from gateway.services import Services
 from gateway.structured import checked_grammar
+from gateway.truncation import cut, is_cut
+from gateway.unsupported import refuse_chat_fields
 from protocol.sampling import NO_LOGPROBS
 
 
@@ -26,6 +29,8 @@ async def prepare_completion(
 ) -> tuple[Job, CompletionShape, bool]:
     """(job, shape, stream). Raises ``GatewayError`` for whatever can be judged before a worker."""
     model, settings = services.model, services.settings
+    refuse_chat_fields(fields)
+    refuse_unknown(fields, CompletionBody, settings)
     body = parse(CompletionBody, fields)
     check_common(body, settings, model)
     num_top = NO_LOGPROBS if body.logprobs is None else body.logprobs
@@ -49,7 +54,9 @@ async def prepare_completion(
         continuous_usage=body.continuous_usage,
         include_kvferry=body.include_kvferry,
     )
-    return job, CompletionShape(model.tokenizer, body.logprobs is not None), body.stream
+    told = [each for each in prompts for _ in range(body.n)] if body.return_token_ids else None
+    shape = CompletionShape(model.tokenizer, body.logprobs is not None, body.return_tokens_as_token_ids, told)
+    return job, shape, body.stream
 
 
 def split_prompts(prompt: object) -> list[str | list[object]]:
@@ -66,10 +73,13 @@ def split_prompts(prompt: object) -> list[str | list[object]]:
 
 
 async def _ids_of(prompt: str | list[object], body: CompletionBody, model: ServedModel) -> tuple[int, ...]:
+    max_tokens = body.max_tokens or DEFAULT_COMPLETION_TOKENS
     if isinstance(prompt, str):
-        fewest = model.tokenizer.fewest_tokens(prompt)
-        check_room(fewest, model, "prompt", at_least=True)
-        return await model.tokenizer.encode_aside(prompt, add_special_tokens=body.add_special_tokens)
+        if not is_cut(body):
+            check_room(model.tokenizer.fewest_tokens(prompt), model, "prompt", at_least=True)
+        ids = await model.tokenizer.encode_aside(prompt, add_special_tokens=body.add_special_tokens)
+        return cut(ids, body, model, max_tokens)
+    prompt = cut(prompt, body, model, max_tokens)
     check_room(len(prompt), model, "prompt")
     ids = tuple(each for each in prompt if type(each) is int and 0 <= each < model.vocab_size)
     if len(ids) != len(prompt):

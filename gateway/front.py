@@ -6,6 +6,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.access_log import CLIENT_CLOSED, KEY, MAX_LABEL_CHARS, RequestRecord, record_of
 from gateway.bearer import bearer_key
+from gateway.cors import with_cors
 from gateway.disconnect import ClientGone
 from gateway.errors import GatewayError
 from gateway.framing import check_framing
@@ -17,7 +18,7 @@ from runtime.logs import get_logger
 
 log = get_logger("gateway.front")
 
-OPEN_ROUTES = frozenset({"/health", "/live", "/ready", "/metrics", "/version"})
+OPEN_ROUTES = frozenset({"/health", "/ping", "/live", "/ready", "/metrics", "/load", "/version"})
 """Need no key: they are for probes and collectors, and tell nothing of any request."""
 
 
@@ -29,6 +30,7 @@ class Front:
         self._keys = keys
         self._services = services
         self._metrics = services.metrics
+        self._door = with_cors(self._answer, services.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raise nothing but cancellation."""
@@ -38,7 +40,7 @@ class Front:
         scope[KEY] = record
         self._metrics.began()
         try:
-            await self._answer(scope, receive, _Sender(send, record, self._services))
+            await self._serve(scope, receive, _Sender(send, record, self._services))
         finally:
             route = scope.get("route")
             record.route = getattr(route, "path", record.route)
@@ -47,28 +49,35 @@ class Front:
             record.write(seconds)
             await self._services.settle(record)
 
-    async def _answer(self, scope: Scope, receive: Receive, sender: "_Sender") -> None:
-        record = sender.record
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Before all else: where does this request end? What isn't clear about it is no browser's."""
+        try:
+            check_framing(scope, self._services.settings)
+        except GatewayError as error:
+            record_of(scope).error_code = error.code or str(error.status)
+            await error_response(error, {"connection": "close"})(scope, receive, send)
+            return
+        await self._door(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Whatever a client hears, errors too. A web page's question whether it may ask ends before it."""
+        record = record_of(scope)
         try:
             await self._let_in(scope)
-            await self._app(scope, receive, sender)
+            await self._app(scope, receive, send)
         except ClientGone as gone:
             record.status, record.reason = CLIENT_CLOSED, gone.reason
         except _Refused as refused:
             record.error_code = refused.error.code or str(refused.error.status)
-            await error_response(refused.error, refused.headers)(scope, receive, sender)
+            await error_response(refused.error, refused.headers)(scope, receive, send)
         except Exception:
             log.exception("request_failed", label=record.label, path=scope["path"])
             record.error_code = "internal_error"
-            if not sender.started:
-                await error_response(internal_error())(scope, receive, sender)
+            if not record.status:
+                await error_response(internal_error())(scope, receive, send)
 
     async def _let_in(self, scope: Scope) -> None:
-        """Note who asks. Raises ``_Refused``: bad framing, no valid key, or one that has had enough."""
-        try:
-            check_framing(scope, self._services.settings)
-        except GatewayError as error:
-            raise _Refused(error, {"connection": "close"}) from error
+        """Note who asks. Raises ``_Refused``: no valid key, or one that has had enough."""
         if not self._keys.asks or scope["path"] in OPEN_ROUTES:
             return
         given = bearer_key(scope["headers"])
@@ -96,21 +105,19 @@ class _Sender:
     def __init__(self, send: Send, record: RequestRecord, services: Services) -> None:
         self._send = send
         self._services = services
-        self.record = record
-        self.started = False
+        self._record = record
 
     async def __call__(self, message: Message) -> None:
         """Pass a message on."""
         if message["type"] == "http.response.start":
-            self.started = True
-            self.record.status = message["status"]
+            self._record.status = message["status"]
             message = {**message, "headers": [*message.get("headers", ()), *self._headers()]}
         elif not message.get("more_body", False):
-            await self._services.settle(self.record)  # whoever has the answer may come again at once
+            await self._services.settle(self._record)  # whoever has the answer may come again at once
         await self._send(message)
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
-        record = self.record
+        record = self._record
         headers = [(b"x-request-id", record.label.encode("latin-1"))] if record.label else []
         if record.stay is not None:
             told = rate_headers(record.stay.key.limits, record.stay.verdict)

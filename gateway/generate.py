@@ -9,7 +9,7 @@ from gateway.access_log import record_of
 from gateway.body import read_fields
 from gateway.deadline import deadline_ms, is_hurried
 from gateway.disconnect import until_gone
-from gateway.requests import Job
+from gateway.requests import Job, label_of
 from gateway.responses import Answer, Json, Shape, joined
 from gateway.run import Run
 from gateway.services import Services
@@ -30,6 +30,7 @@ async def generate(request: Request, services: Services, prepare: Prepare) -> Re
     record.hurried = is_hurried(request.scope["headers"])
     fields = await read_fields(request, services.settings)
     refuse_unsupported(fields)
+    record.label = record.label or label_of(fields)
     job, shape, stream = await prepare(fields, services, record.label)
     record.num_prompt_tokens = job.num_prompt_tokens
     await services.reserve(record, job)

@@ -11,7 +11,9 @@ class HttpSettings:
     asked for. ``max_header_bytes`` covers request line and headers, ``header_timeout_s`` their arrival.
     ``max_choices`` bounds prompts times ``n`` of one request. A client that takes nothing of its
     answer for ``write_timeout_s`` is dropped and its request cancelled. A request may take
-    ``request_timeout_s`` in all (0: no limit), or less if its client says so.
+    ``request_timeout_s`` in all (0: no limit), or less if its client says so. Web pages of
+    ``allowed_origins`` may ask from a browser, with ``allow_credentials`` under its user's name.
+    ``strict`` refuses fields of a body that nobody knows, ``trust_request_chat_template`` takes templates from bodies.
     """
 
     api_keys: tuple[str, ...] = ()
@@ -26,3 +28,9 @@ class HttpSettings:
     keepalive_s: float = 15.0
     write_timeout_s: float = 60.0
     request_timeout_s: float = 0.0
+    allowed_origins: tuple[str, ...] = ()
+    allowed_methods: tuple[str, ...] = ("*",)
+    allowed_headers: tuple[str, ...] = ("*",)
+    allow_credentials: bool = False
+    strict: bool = False
+    trust_request_chat_template: bool = False

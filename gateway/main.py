@@ -59,7 +59,8 @@ def run(settings: GatewaySettings) -> int:
         log.error("port_taken", host=settings.host, port=settings.port, reason=error.strerror)
         return BAD_SETTINGS
     try:
-        model = load_served_model(Path(settings.model), settings.served_model_name, settings.fixed_model_len)
+        template = Path(settings.chat_template) if settings.chat_template else None
+        model = load_served_model(Path(settings.model), settings.served_model_name, settings.fixed_model_len, template)
     except ModelFolderError as error:
         log.error("model_refused", model=settings.model, reason=str(error))
         return BAD_SETTINGS
@@ -195,4 +196,10 @@ def http_settings(settings: GatewaySettings) -> HttpSettings:
         header_timeout_s=settings.header_timeout,
         body_timeout_s=settings.body_timeout,
         request_timeout_s=settings.request_timeout,
+        allowed_origins=settings.allowed_origins,
+        allowed_methods=settings.allowed_methods,
+        allowed_headers=settings.allowed_headers,
+        allow_credentials=settings.allow_credentials,
+        strict=settings.strict,
+        trust_request_chat_template=settings.trust_request_chat_template,
     )

@@ -29,6 +29,8 @@ class HttpMetrics:
 
     def __init__(self, metrics: Metrics) -> None:
         self.all = metrics
+        self.num_running = 0
+        """Requests that wait or run now."""
         self._requests = metrics.counter("gateway_requests", "Requests answered or given up (499)", ("route", "status"))
         self._running = metrics.gauge("gateway_requests_running", "Requests that wait or run")
         self._paths = metrics.counter("gateway_paths", "Requests by how their first token was made", ("path",))
@@ -49,6 +51,7 @@ class HttpMetrics:
 
     def began(self) -> None:
         """Count a request that arrived."""
+        self.num_running += 1
         self._running.inc()
 
     def first_token(self, path: str, seconds: float) -> None:
@@ -78,6 +81,7 @@ class HttpMetrics:
 
     def ended(self, record: RequestRecord, seconds: float) -> None:
         """Count a request that is over, whatever its end."""
+        self.num_running -= 1
         self._running.dec()
         self._requests.labels(record.route, str(record.status)).inc()
         self._whole.labels(record.route).observe(seconds)

@@ -1,11 +1,13 @@
 """The two bodies that ask for tokens, and the job that a checked one becomes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from gateway.body import invalid
+from gateway.access_log import MAX_LABEL_CHARS
+from gateway.body import Body, invalid
 from gateway.errors import GatewayError
 from gateway.http_settings import HttpSettings
 from gateway.sampling_fields import SamplingFields
@@ -20,6 +22,12 @@ DEFAULT_COMPLETION_TOKENS = 16
 MAX_TEMPLATE_KWARGS = 64
 """Variables for a template; none knows more than a handful."""
 
+MAX_TEMPLATE_CHARS = 64 << 10
+"""Length of a template in a request; those of models have up to 20,000."""
+
+MAX_DOCUMENTS = 1024
+"""Texts that a template puts beside the messages."""
+
 
 def _few(value: object) -> object:
     """Bound a mapping before each entry is looked at."""
@@ -28,21 +36,29 @@ def _few(value: object) -> object:
     return value
 
 
+Documents = Annotated[list[dict[str, object]], Field(fail_fast=True, max_length=MAX_DOCUMENTS)]
 TemplateKwargs = Annotated[dict[str, object], BeforeValidator(_few)]
 
 
-class ChatBody(SamplingFields):
-    """POST /v1/chat/completions. ``messages`` are checked one by one, by ``chat_messages``."""
+class TemplateFields(Body):
+    """How a chat becomes a prompt. ``messages`` are checked one by one, by ``chat_messages``."""
 
     messages: list[object] = Field(min_length=1)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    chat_template: Annotated[str, Field(max_length=MAX_TEMPLATE_CHARS)] = ""
+    chat_template_kwargs: TemplateKwargs = Field(default_factory=dict)
+    documents: Documents = Field(default_factory=list)
+
+
+class ChatBody(TemplateFields, SamplingFields):
+    """POST /v1/chat/completions."""
+
     max_tokens: MaxTokens | None = None
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0)] | None = None
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    add_special_tokens: bool = False
-    chat_template_kwargs: TemplateKwargs = Field(default_factory=dict)
 
 
 class CompletionBody(SamplingFields):
@@ -78,19 +94,35 @@ class Job:
         return sum(map(len, self.prompts))
 
 
+def label_of(fields: Mapping[str, object]) -> str:
+    """The client's own name for the request in its body, cut as one in the header is; "" if there is none.
+
+    Raises ``GatewayError`` (400) for what can't go back in a header.
+    """
+    given = fields.get("request_id", "")
+    if not isinstance(given, str) or not given.isascii() or not given.isprintable():
+        raise invalid("request_id", "a text of printable ASCII characters")
+    return given[:MAX_LABEL_CHARS].strip()
+
+
 def check_common(body: SamplingFields, settings: HttpSettings, model: ServedModel) -> None:
     """Raise ``GatewayError`` for another model (404), too many choices, a stray option (400)."""
-    if body.model is not None and body.model != model.name:
-        raise GatewayError(
-            404,
-            f"The model {body.model[:256]!r} isn't served here, only {model.name!r}",
-            code="model_not_found",
-            param="model",
-        )
+    check_model(body.model, model)
     if body.n > settings.max_choices:
         raise invalid("n", f"at most {settings.max_choices}")
     if body.stream_options is not None and not body.stream:
         raise invalid("stream_options", "only with stream true")
+
+
+def check_model(name: str | None, model: ServedModel) -> None:
+    """Raise ``GatewayError`` (404) if ``name`` is another model's; None is this one."""
+    if name is not None and name != model.name:
+        raise GatewayError(
+            404,
+            f"The model {name[:256]!r} isn't served here, only {model.name!r}",
+            code="model_not_found",
+            param="model",
+        )
 
 
 def check_num_logprobs(param: str, number: int, settings: HttpSettings) -> None:

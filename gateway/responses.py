@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gateway.generation import Journey
-from gateway.logprobs import ScoredToken, chat_logprobs, completion_logprobs
+from gateway.logprobs import chat_logprobs, completion_logprobs
 from gateway.run import Run
 from gateway.tokenizer import TextTokenizer
 from gateway.transcript import Piece
@@ -41,51 +41,70 @@ class Shape(Protocol):
     def whole(self, piece: Piece) -> Json:
         """Return a choice in an unstreamed answer: all its pieces in one."""
 
+    def once(self) -> Json:
+        """Return what an answer, or a stream's first event, says beside its choices."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChatShape:
-    """POST /v1/chat/completions."""
+    """POST /v1/chat/completions. ``prompt_ids`` are told, and choices' own ids with them, unless they are None."""
 
     tokenizer: TextTokenizer
     logprobs: bool
+    as_ids: bool = False
+    prompt_ids: Sequence[int] | None = None
     id_prefix: str = "chatcmpl-"
     whole_object: str = "chat.completion"
     chunk_object: str = "chat.completion.chunk"
 
     def opening(self, choice: int) -> Json | None:
         """Return the role."""
-        return self._delta(choice, {"role": "assistant", "content": ""}, ())
+        return self._delta(Piece(choice, "", [], 0), {"role": "assistant", "content": ""})
 
     def piece(self, piece: Piece) -> Json:
         """Return content."""
-        return self._delta(piece.choice, {"content": piece.text}, piece.tokens)
+        return self._delta(piece, {"content": piece.text})
 
     def ending(self, piece: Piece) -> Json:
         """Return an empty delta."""
-        choice = self._delta(piece.choice, {}, piece.tokens)
+        choice = self._delta(piece, {})
         return {**choice, "finish_reason": piece.finish_reason, "stop_reason": piece.stop_reason}
 
     def whole(self, piece: Piece) -> Json:
         """Return a message."""
-        return {
+        choice = {
             "index": piece.choice,
             "message": {"role": "assistant", "content": piece.text, "refusal": None},
-            "logprobs": chat_logprobs(self.tokenizer, piece.tokens) if self.logprobs else None,
+            "logprobs": self._logprobs(piece) if self.logprobs else None,
             "finish_reason": piece.finish_reason,
             "stop_reason": piece.stop_reason,
         }
+        return choice if self.prompt_ids is None else {**choice, "token_ids": piece.token_ids}
 
-    def _delta(self, choice: int, delta: Json, tokens: Sequence[ScoredToken]) -> Json:
-        logprobs = chat_logprobs(self.tokenizer, tokens) if tokens else None
-        return {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+    def once(self) -> Json:
+        """Return the prompt's ids, if they are told."""
+        return {} if self.prompt_ids is None else {"prompt_token_ids": self.prompt_ids}
+
+    def _delta(self, piece: Piece, delta: Json) -> Json:
+        logprobs = self._logprobs(piece) if piece.tokens else None
+        choice = {"index": piece.choice, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+        return choice if self.prompt_ids is None else {**choice, "token_ids": piece.token_ids}
+
+    def _logprobs(self, piece: Piece) -> Json:
+        return chat_logprobs(self.tokenizer, piece.tokens, as_ids=self.as_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionShape:
-    """POST /v1/completions: the same form streamed and not."""
+    """POST /v1/completions: the same form streamed and not.
+
+    ``prompt_ids``, one prompt for each choice, are told, and choices' own ids with them, unless they are None.
+    """
 
     tokenizer: TextTokenizer
     logprobs: bool
+    as_ids: bool = False
+    prompt_ids: Sequence[Sequence[int]] | None = None
     id_prefix: str = "cmpl-"
     whole_object: str = "text_completion"
     chunk_object: str = "text_completion"
@@ -108,13 +127,18 @@ class CompletionShape:
         choice = self._choice(piece, piece.text, self.logprobs, piece.finish_reason)
         return {**choice, "stop_reason": piece.stop_reason}
 
+    def once(self) -> Json:
+        """Return nothing: each choice has its own prompt."""
+        return {}
+
     def _choice(self, piece: Piece, text: str, logprobs: bool, finish_reason: str | None) -> Json:
-        return {
-            "index": piece.choice,
-            "text": text,
-            "logprobs": completion_logprobs(self.tokenizer, piece.tokens) if logprobs else None,
-            "finish_reason": finish_reason,
-        }
+        told = completion_logprobs(self.tokenizer, piece.tokens, as_ids=self.as_ids) if logprobs else None
+        choice = {"index": piece.choice, "text": text, "logprobs": told, "finish_reason": finish_reason}
+        if self.prompt_ids is not None:
+            choice["token_ids"] = piece.token_ids
+            if piece.num_tokens == len(piece.token_ids):  # its first
+                choice["prompt_token_ids"] = self.prompt_ids[piece.choice]
+        return choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +153,7 @@ class Answer:
     def whole(self, choices: list[Json]) -> Json:
         """Return an unstreamed answer."""
         answer = {**self._head(self.shape.whole_object), "choices": choices, "usage": self.usage()}
+        answer.update(self.shape.once())
         if self.run.job.include_kvferry:
             answer["kvferry"] = self.kvferry()
         return answer
@@ -194,4 +219,5 @@ def joined(pieces: list[Piece]) -> Piece:
         last.num_tokens,
         last.finish_reason,
         last.stop_reason,
+        tuple(token_id for piece in pieces for token_id in piece.token_ids),
     )

@@ -188,6 +188,8 @@ class Run:
             return  # it ended here, at a stop string; what comes after is wasted
         before = transcript.num_tokens
         piece = transcript.add(update)
+        if self.job.text.token_ids:
+            piece.token_ids = tuple(update.token_ids[: transcript.num_tokens - before])
         if transcript.stopped_here:
             stream.stop(update.choice, transcript.num_tokens)
         self._record.num_tokens += transcript.num_tokens - before

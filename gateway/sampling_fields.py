@@ -1,9 +1,9 @@
 """The fields that both endpoints share, and what they mean to the workers."""
 
 import secrets
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from gateway.body import Body, invalid
 from gateway.grammars.asked import StructuredFields
@@ -35,6 +35,13 @@ def _few(value: object) -> object:
     return value
 
 
+def _not_none(value: int) -> int:
+    """Refuse to keep no token at all."""
+    if value == 0:
+        raise ValueError("a number of tokens from 1, or -1 for as many as fit")
+    return value
+
+
 def _as_list(value: object) -> object:
     """Take one text as a list of it."""
     return [value] if isinstance(value, str) else value
@@ -46,6 +53,7 @@ StopStrings = Annotated[list[str], Field(fail_fast=True), BeforeValidator(_as_li
 StopTokenIds = Annotated[list[int], Field(fail_fast=True, max_length=MAX_STOP_TOKEN_IDS)]
 AllowedIds = Annotated[list[int], Field(fail_fast=True, min_length=1, max_length=MAX_ALLOWED_IDS)]
 BadWords = Annotated[list[BadWord], Field(fail_fast=True, max_length=MAX_BAD_WORDS)]
+Truncation = Annotated[int, Field(ge=-1), AfterValidator(_not_none)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
@@ -82,6 +90,11 @@ class SamplingFields(StructuredFields):
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     kvferry: bool = False
+    truncate_prompt_tokens: Truncation | None = None
+    truncation_side: Literal["left", "right"] = "left"
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+    request_id: str | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
 
     @property
@@ -115,6 +128,7 @@ def text_settings(fields: SamplingFields, settings: HttpSettings, *, logprobs: b
         include_stop=fields.include_stop_str_in_output,
         skip_special_tokens=fields.skip_special_tokens,
         logprobs=logprobs,
+        token_ids=fields.return_token_ids,
     )
 
 

@@ -1,7 +1,8 @@
 """The one model that this gateway serves, as far as text goes."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.chat_template import ChatTemplate
@@ -21,10 +22,13 @@ class ServedModel:
     vocab_size: int
     max_model_len: int
     created: int
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
 
 
-def load_served_model(folder: Path, name: str | None = None, max_model_len: int | None = None) -> ServedModel:
-    """Read tokenizer, template and limits; the weights aren't looked at.
+def load_served_model(
+    folder: Path, name: str | None = None, max_model_len: int | None = None, template_file: Path | None = None
+) -> ServedModel:
+    """Read tokenizer, template and limits; the weights aren't looked at. ``template_file`` is instead of the model's.
 
     Raises ``ModelFolderError`` with one line that says what is wrong.
     """
@@ -35,17 +39,30 @@ def load_served_model(folder: Path, name: str | None = None, max_model_len: int 
             f"--max-model-len {max_model_len} is more than the model's {card.max_model_len} positions"
         )
     ends = {card.special_tokens[key] for key in ("bos_token", "eos_token") if key in card.special_tokens}
+    template = card.template if template_file is None else _read(template_file)
     tokenizer = TextTokenizer.load(folder, frozenset(ends))
     eos_ids = card.eos_ids or _named_eos(card.special_tokens, tokenizer)
     return ServedModel(
         name=name or folder.resolve().name,
         tokenizer=tokenizer,
-        template=ChatTemplate(card.template, card.special_tokens) if card.template else None,
+        template=ChatTemplate(template, card.special_tokens) if template else None,
         eos_ids=eos_ids,
         vocab_size=card.vocab_size,
         max_model_len=max_model_len or card.max_model_len,
         created=int(time.time()),
+        special_tokens=card.special_tokens,
     )
+
+
+def _read(template_file: Path) -> str:
+    try:
+        text = template_file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ModelFolderError(f"--chat-template {str(template_file)!r} can't be read ({reason})") from error
+    if not text.strip():
+        raise ModelFolderError(f"--chat-template {str(template_file)!r} is empty")
+    return text
 
 
 def _named_eos(special_tokens: dict[str, str], tokenizer: TextTokenizer) -> tuple[int, ...]:

@@ -1,10 +1,12 @@
 """Settings of the gateway."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from gateway import origins
 from runtime import units
 from runtime.service_settings import ServiceSettings
-from runtime.settings import setting
+from runtime.settings import SettingsError, parse_bool, setting
 
 _SECONDS = units.seconds(0.05, 7 * 24 * 3600.0)
 
@@ -22,6 +24,16 @@ def _keys_file(value: str) -> str:
     if not path:
         raise ValueError("names no file; leave it out to have none")
     return path
+
+
+def _template_file(value: str) -> str:
+    """Take the path of a file that can be read; relative ones count from here."""
+    path = Path(units.text(value)).absolute()
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise ValueError(f"can't be read ({error.strerror})") from None
+    return str(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +70,53 @@ class GatewaySettings(ServiceSettings):
         "name of this gateway, unique in the deployment; `gateway-` is put in front where it is missing. Default: host "
         "and process id",
         metavar="ID",
+    )
+    allowed_origins: tuple[str, ...] = setting(
+        origins.origins,
+        (),
+        "origins whose web pages may use the API from a browser (CORS), comma-separated or a JSON list; may be "
+        "repeated; * is every origin. Default: none, and no such header in any answer. Each one more is trusted "
+        "with what its visitors' browsers can reach here",
+        metavar="ORIGIN",
+        repeat=True,
+    )
+    allowed_methods: tuple[str, ...] = setting(
+        origins.methods,
+        (origins.ANY,),
+        "methods that those pages may use, in the same forms",
+        metavar="METHOD",
+        repeat=True,
+    )
+    allowed_headers: tuple[str, ...] = setting(
+        origins.headers,
+        (origins.ANY,),
+        "request headers that those pages may send, in the same forms",
+        metavar="HEADER",
+        repeat=True,
+    )
+    allow_credentials: bool = setting(
+        parse_bool,
+        False,
+        "let those pages send cookies and the browser's own credentials along, which a proxy before the gateway may "
+        "ask for; the API's own keys don't need it. Not with --allowed-origins *",
+    )
+    chat_template: str = setting(
+        _template_file,
+        "",
+        "file with a Jinja chat template to use instead of the model's",
+        metavar="FILE",
+    )
+    trust_request_chat_template: bool = setting(
+        parse_bool,
+        False,
+        "take chat templates from requests (chat_template). They run in a sandbox, but without a bound on time and "
+        "memory: only where every client is trusted not to stall or exhaust the gateway",
+    )
+    strict: bool = setting(
+        parse_bool,
+        False,
+        "refuse a body with a field that isn't known, by its name, instead of ignoring it: finds misspelled fields, "
+        "and turns clients away that send fields of their own",
     )
     max_waiting: int = setting(
         units.integer(1, 1 << 20),
@@ -137,3 +196,11 @@ class GatewaySettings(ServiceSettings):
         "seconds from adoption to the last token. Raising it holds blocks of endless requests longer",
         metavar="SECONDS",
     )
+
+    def __post_init__(self) -> None:
+        """Raise ``SettingsError`` for settings that mustn't come together."""
+        if self.allow_credentials and origins.ANY in self.allowed_origins:
+            raise SettingsError(
+                "--allowed-origins * with --allow-credentials would let any web page act under its visitors' names: "
+                "name the origins, or leave --allow-credentials out"
+            )

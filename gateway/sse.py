@@ -86,14 +86,18 @@ class EventStream(Response):
 
     def _opening(self) -> list[bytes]:
         answer = self._answer
-        opened = [answer.shape.opening(choice) for choice in range(answer.run.num_choices)]
-        return [self._chunk(choice) for choice in opened if choice is not None]
+        said = [answer.shape.opening(choice) for choice in range(answer.run.num_choices)]
+        opened = [choice for choice in said if choice is not None]
+        events = [self._chunk(choice) for choice in opened]
+        if once := answer.shape.once():
+            events[0] = _event({**answer.chunk([opened[0]]), **once})
+        return events
 
     def _piece(self, piece: Piece) -> bytes:
         shape, events = self._answer.shape, b""
-        if piece.text or (piece.tokens and not piece.finish_reason):
+        if piece.text or ((piece.tokens or piece.token_ids) and not piece.finish_reason):
             events = self._chunk(shape.piece(piece))
-            piece.tokens = []
+            piece.tokens, piece.token_ids = [], ()
         if piece.finish_reason:
             events += self._chunk(shape.ending(piece))
         return events

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -74,6 +75,15 @@ class TextTokenizer:
         if len(text) <= LONG_TEXT_CHARS:
             return self.encode(text, add_special_tokens=add_special_tokens)
         return await asyncio.to_thread(self.encode, text, add_special_tokens=add_special_tokens)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return their text as the library writes it, special tokens included; unused ids are no text."""
+        text: str = self._tokenizer.decode_batch([list(token_ids)], skip_special_tokens=False)[0]
+        return text
+
+    def entry(self, token_id: int) -> str:
+        """Return the vocabulary's own writing of a token, such as ``\u0120hello``; "" for an unused id."""
+        return self._tokenizer.id_to_token(token_id) or ""
 
     def fewest_tokens(self, text: str) -> int:
         """Return a number of tokens that ``text`` has at least, found without tokenizing."""

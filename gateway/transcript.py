@@ -13,19 +13,21 @@ from protocol.sampling import Sampling, TokenLogprob
 
 @dataclass(frozen=True, slots=True)
 class TextSettings:
-    """How tokens become text. ``logprobs``: whether pieces carry ``tokens``."""
+    """How tokens become text. ``logprobs``: whether pieces carry ``tokens``; ``token_ids``: whether they carry ids."""
 
     stop: tuple[str, ...] = ()
     include_stop: bool = False
     skip_special_tokens: bool = True
     logprobs: bool = False
+    token_ids: bool = False
 
 
 @dataclass(slots=True)
 class Piece:
     """Text that can be shown now. ``choice`` counts over all prompts; ``num_tokens`` so far.
 
-    ``tokens`` are those whose text ends in this piece. ``finish_reason`` "" unless it is the last.
+    ``tokens`` are those whose text ends in this piece. ``finish_reason`` "" unless it is the last. ``token_ids``
+    are those that came with it, also where their text is still held back.
     """
 
     choice: int
@@ -34,6 +36,7 @@ class Piece:
     num_tokens: int
     finish_reason: str = ""
     stop_reason: str | int | None = None
+    token_ids: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

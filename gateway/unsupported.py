@@ -24,15 +24,10 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "web_search_options": (),
     "prompt_embeds": (),
-    "truncate_prompt_tokens": (),
-    "chat_template": (),
-    "documents": (),
     "media_io_kwargs": (),
     "mm_processor_kwargs": (),
     "bad_words_token_ids": (),
     "logprob_token_ids": (),
-    "return_token_ids": (),
-    "return_tokens_as_token_ids": (),
     "return_prompt_text": (),
     "return_token_offsets": (),
     "return_assistant_tokens_mask": (),
@@ -43,7 +38,25 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "ec_transfer_params": (),
 }
 
+UNSUPPORTED = frozenset(_NEUTRAL)
+"""Their names."""
+
 _BESIDE_NO_TOOLS = ("tools", "functions")
+
+
+_OF_CHATS = ("chat_template", "documents")
+
+
+def refuse_chat_fields(fields: Mapping[str, object]) -> None:
+    """Raise ``GatewayError`` (400, ``unsupported_parameter``) if a text comes with what only a chat's template uses."""
+    for name in _OF_CHATS:
+        if not _is_empty(fields.get(name)):
+            raise GatewayError(
+                400,
+                f"{name} is for chats; leave it out, or send messages",
+                code="unsupported_parameter",
+                param=name,
+            )
 
 
 def refuse_unsupported(fields: Mapping[str, object]) -> None:

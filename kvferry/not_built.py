@@ -62,10 +62,8 @@ NOT_BUILT: dict[str, tuple[str, ...]] = {
     "reasoning parsers": ("--reasoning-parser", "--enable-reasoning"),
     "structured output": ("--structured-outputs-config", "--guided-decoding-backend"),
     "choice of chat template": (
-        "--chat-template",
         "--chat-template-content-format",
         "--default-chat-template-kwargs",
-        "--trust-request-chat-template",
         "--response-role",
     ),
     "choice of tokenizer": (
@@ -114,10 +112,6 @@ NOT_BUILT: dict[str, tuple[str, ...]] = {
     "choice of link and events": ("--kv-transfer-config", "--kv-events-config"),
     "TLS": ("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs"),
     "changes to the HTTP server": (
-        "--allowed-origins",
-        "--allowed-methods",
-        "--allowed-headers",
-        "--allow-credentials",
         "--root-path",
         "--middleware",
         "--uds",

@@ -91,6 +91,12 @@ SHARED: list[tuple[dict[str, Any], str]] = [
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": "yes"}, "stream"),
     ({"cache_salt": 5}, "cache_salt"),
+    ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+    ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+    ({"truncate_prompt_tokens": "5"}, "truncate_prompt_tokens"),
+    ({"truncation_side": "middle"}, "truncation_side"),
+    ({"return_token_ids": 1}, "return_token_ids"),
+    ({"return_tokens_as_token_ids": "yes"}, "return_tokens_as_token_ids"),
 ]
 
 

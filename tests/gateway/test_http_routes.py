@@ -1,14 +1,16 @@
 """Routes beside generation, keys, and errors of the server itself."""
 
+import asyncio
 import logging
 
+import httpx
 import pytest
 
 from gateway.errors import GatewayError, from_code
 from gateway.health import Health, Reason
 from gateway.http_settings import HttpSettings
 from protocol.errors import Code
-from tests.support.http_twin import CHAT, COMPLETIONS, Api, error_of, events_of
+from tests.support.http_twin import CHAT, COMPLETIONS, HELLO, Api, error_of, events_of, run, until
 from tests.support.scripted_dispatcher import ids_of, says, small_model
 
 NO_PREFILL = Reason("no_prefill_worker", "no prefill worker is ready")
@@ -75,6 +77,36 @@ def test_a_gateway_whose_bus_is_away_is_not_ready() -> None:
     assert api.get("/live").status_code == 200
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_ping_is_answered_as_health_is(method: str) -> None:
+    api = Api(settings=LOCKED)
+    assert api.request(method, "/ping").json() == api.get("/health").json()
+    api.dispatcher.state = Health("unavailable", (), 1, 0)
+    response = api.request(method, "/ping")
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+
+
+def test_the_load_is_the_requests_that_are_open_beside_the_question() -> None:
+    go_on = asyncio.Event()
+    api = Api([*says("abc xyz")[:1], go_on, *says("abc xyz")[1:]])
+
+    async def load(client: httpx.AsyncClient) -> int:
+        number: int = (await client.get("/load")).json()["server_load"]
+        return number
+
+    async def work() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=api.app), base_url="http://test") as client:
+            assert await load(client) == 0
+            calls = [asyncio.ensure_future(client.post(CHAT, json={"messages": HELLO})) for _ in range(3)]
+            await until(lambda: len(api.dispatcher.streams) == 3)
+            assert await load(client) == 3
+            go_on.set()
+            await asyncio.gather(*calls)
+            assert await load(client) == 0
+
+    run(work())
+
+
 def test_the_version_is_named() -> None:
     assert isinstance(Api().get("/version").json()["version"], str)
 
@@ -118,7 +150,7 @@ def test_any_of_the_keys_opens(header: str) -> None:
     assert response.status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/health", "/live", "/ready", "/metrics", "/version"])
+@pytest.mark.parametrize("path", ["/health", "/ping", "/live", "/ready", "/metrics", "/load", "/version"])
 def test_probes_need_no_key(path: str) -> None:
     assert Api(settings=LOCKED).get(path).status_code == 200
 
@@ -128,6 +160,12 @@ def test_the_description_names_the_bodies_fields() -> None:
     body = paths[CHAT]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert "messages" in body["properties"]
     assert "$defs" not in body
+    text, chat = paths["/tokenize"]["post"]["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
+    assert (text["required"], chat["required"]) == (["prompt"], ["messages"])
+    tokens = paths["/detokenize"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert tokens["properties"]["tokens"]["type"] == "array"
+    assert set(paths["/ping"]) == {"get", "post"}
+    assert "/load" in paths
 
 
 @pytest.mark.parametrize(
