@@ -15,6 +15,7 @@ from gateway.requests import (
     check_max_tokens,
     check_num_logprobs,
     check_room,
+    prompt_logprobs,
 )
 from gateway.sampling_fields import sampling_of, text_settings
 from gateway.served_model import ServedModel
@@ -22,18 +23,21 @@ from gateway.services import Services
 from gateway.structured import chat_grammar
 from gateway.tools import ToolUse, tool_use
 from gateway.truncation import cut, is_cut
+from gateway.unsupported import refuse_text_fields
 from protocol.sampling import NO_LOGPROBS
 
 
 async def prepare_chat(fields: Mapping[str, object], services: Services, label: str) -> tuple[Job, ChatShape, bool]:
     """(job, shape, stream). Raises ``GatewayError`` for whatever can be judged before a worker."""
     model, settings = services.model, services.settings
+    refuse_text_fields(fields)
     refuse_unknown(fields, ChatBody, settings)
     body = parse(ChatBody, fields)
     check_common(body, settings, model)
     num_top = _num_top(body)
     if num_top > 0:
         check_num_logprobs("top_logprobs", num_top, settings)
+    scored = prompt_logprobs(body, settings)
     use = tool_use(body, fields.get("tools"))
     prompt = await chat_prompt(body, model, settings, any_length=is_cut(body), tools=use.shown)
     prompt_ids = cut(prompt.token_ids, body, model, body.max_completion_tokens or body.max_tokens or 1)
@@ -55,13 +59,16 @@ async def prepare_chat(fields: Mapping[str, object], services: Services, label: 
         include_usage=body.include_usage,
         continuous_usage=body.continuous_usage,
         include_kvferry=body.include_kvferry,
+        prompt_logprobs=scored,
     )
     shape = ChatShape(
         model.tokenizer,
         body.logprobs,
         readings(body, use, model, starts_inside=prompt.starts_inside),
         body.return_tokens_as_token_ids,
-        prompt_ids if body.return_token_ids else None,
+        prompt_ids,
+        with_ids=body.return_token_ids,
+        tells_scores=body.prompt_logprobs is not None,
         call_reason="stop" if use.is_named else "tool_calls",
     )
     return job, shape, body.stream

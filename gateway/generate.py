@@ -36,6 +36,7 @@ async def generate(request: Request, services: Services, prepare: Prepare) -> Re
     await services.reserve(record, job)
     run = Run(job, services.folder_model.tokenizer, record, services.metrics, within_ms)
     await until_gone(request.receive, run.start(services.dispatcher))
+    shape.scores = run.scores.of_prompts
     answer = Answer(run, shape, services.folder_model.name)
     if stream:
         return EventStream(answer, services)
