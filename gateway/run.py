@@ -68,7 +68,9 @@ class Run:
 
     @property
     def num_cached_tokens(self) -> int:
-        """Prompt tokens whose compute was skipped, over all prompts."""
+        """Prompt tokens whose compute was skipped, over all prompts: none of those that were scored first."""
+        if self.scores.of_prompts:
+            return 0
         return sum(stream.num_cached_tokens for stream in self._streams.values())
 
     @property
