@@ -11,6 +11,7 @@ from gateway.access_log import record_of
 from gateway.body import Body
 from gateway.chat import prepare_chat
 from gateway.completions import prepare_completion
+from gateway.embeddings import EmbeddingBody, embed
 from gateway.errors import GatewayError
 from gateway.front import Front
 from gateway.generate import generate
@@ -63,6 +64,7 @@ def create_app(
     app.add_exception_handler(HTTPException, _http_error)
     _add_generation(app, services)
     _add_tokens(app, services)
+    _add_embeddings(app, services)
     _add_models(app, services)
     _add_probes(app, services)
     app.add_middleware(Front, keys=KeyRing(settings.api_keys) if keys is None else keys, services=services)
@@ -91,6 +93,13 @@ def _add_tokens(app: FastAPI, services: Services) -> None:
     async def token_text(request: Request) -> Response:
         """Tell the text of token ids."""
         return await detokenize(request, services)
+
+
+def _add_embeddings(app: FastAPI, services: Services) -> None:
+    @app.post("/v1/embeddings", openapi_extra=_body_of(EmbeddingBody))
+    async def embeddings(request: Request) -> Response:
+        """Answer with a vector for each text."""
+        return await embed(request, services)
 
 
 def _add_models(app: FastAPI, services: Services) -> None:
@@ -193,11 +202,20 @@ def _body_of(*models: type[Body]) -> dict[str, Any]:
 
 
 def _schema_of(model: type[Body]) -> dict[str, Any]:
+    """A body's schema with its parts in their places: references would point into the page's own root."""
     schema = model.model_json_schema()
     parts = schema.pop("$defs", {})
-    if parts:
-        schema["properties"]["stream_options"] = {"anyOf": [*parts.values(), {"type": "null"}]}
-    return schema
+
+    def placed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [placed(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        name = str(value.get("$ref", "")).rpartition("/")[2]
+        return placed(parts[name]) if name in parts else {key: placed(each) for key, each in value.items()}
+
+    described: dict[str, Any] = placed(schema)
+    return described
 
 
 def _version() -> str:
