@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.answer import Prepared
 from gateway.body import invalid, parse
+from gateway.choices_answer import ChoicesAnswer
 from gateway.known_fields import refuse_unknown
 from gateway.requests import (
     DEFAULT_COMPLETION_TOKENS,
@@ -24,10 +26,8 @@ from gateway.unsupported import refuse_chat_fields
 from protocol.sampling import NO_LOGPROBS
 
 
-async def prepare_completion(
-    fields: Mapping[str, object], services: Services, label: str
-) -> tuple[Job, CompletionShape, bool]:
-    """(job, shape, stream). Raises ``GatewayError`` for whatever can be judged before a worker."""
+async def prepare_completion(fields: Mapping[str, object], services: Services, label: str) -> Prepared:
+    """See ``Prepare``. Raises ``GatewayError`` for whatever can be judged before a worker."""
     model, settings = services.model, services.settings
     refuse_chat_fields(fields)
     refuse_unknown(fields, CompletionBody, settings)
@@ -56,7 +56,7 @@ async def prepare_completion(
     )
     told = [each for each in prompts for _ in range(body.n)] if body.return_token_ids else None
     shape = CompletionShape(model.tokenizer, body.logprobs is not None, body.return_tokens_as_token_ids, told)
-    return job, shape, body.stream
+    return Prepared(job, lambda run: ChoicesAnswer(run, shape, model.name), body.stream)
 
 
 def split_prompts(prompt: object) -> list[str | list[object]]:
