@@ -27,6 +27,8 @@ class Progress:
     def apply(self, task: Task, num_tokens: int, sampled: list[Sampled]) -> list[Result]:
         """``num_tokens`` of a task are computed; ``sampled`` is for its ``waiting_choices``, if that completed it."""
         self._book.advance(task, num_tokens)
+        if task.request.sampling.forced_ids:
+            return self._score(task, sampled)
         if task.sequence.num_left:
             return self.report(task)
         results = self.report(task)
@@ -41,6 +43,25 @@ class Progress:
         over = [self._book.end_choice(request, choice) for choice in ended]
         if any(over):
             results.append(Released(request.key))
+        return results
+
+    def _score(self, task: Task, scored: list[Sampled]) -> list[Result]:
+        """Tell the next forced tokens; with the last one the request is over."""
+        request, [choice] = task.request, task.request.choices
+        results: list[Result] = []
+        if scored:
+            index = len(choice.output)
+            choice.output += [each.token_id for each in scored]
+            self._book.tokens_made += len(scored)
+            reason = "length" if len(choice.output) == len(request.sampling.forced_ids) else ""
+            logprobs = tuple(each.logprob for each in scored if each.logprob is not None)
+            ids = tuple(each.token_id for each in scored)
+            results.append(NewTokens(request.key, choice.number, index, ids, logprobs, reason, -1, 0))
+        if not task.sequence.num_left and not choice.ended:
+            if self._book.end_choice(request, choice):
+                results.append(Released(request.key))
+            elif task.age in self._book.tasks:
+                self._book.retire(task)
         return results
 
     def report(self, task: Task) -> list[Result]:

@@ -17,6 +17,7 @@ from gateway.requests import (
     check_max_tokens,
     check_num_logprobs,
     check_room,
+    prompt_logprobs,
 )
 from gateway.sampling_fields import sampling_of, text_settings
 from gateway.served_model import ServedModel
@@ -24,6 +25,7 @@ from gateway.services import Services
 from gateway.structured import chat_grammar
 from gateway.tools import ToolUse, tool_use
 from gateway.truncation import cut, is_cut
+from gateway.unsupported import refuse_text_fields
 from protocol.sampling import NO_LOGPROBS
 
 
@@ -39,6 +41,7 @@ class ChatPlan:
 async def prepare_chat(fields: Mapping[str, object], services: Services, label: str) -> Prepared:
     """See ``Prepare``. Raises ``GatewayError`` for whatever can be judged before a worker."""
     model = services.model
+    refuse_text_fields(fields)
     refuse_unknown(fields, ChatBody, services.settings)
     body = parse(ChatBody, fields)
     plan = await plan_chat(body, fields.get("tools"), services, label)
@@ -47,7 +50,9 @@ async def prepare_chat(fields: Mapping[str, object], services: Services, label: 
         body.logprobs,
         plan.readings,
         body.return_tokens_as_token_ids,
-        plan.job.prompts[0] if body.return_token_ids else None,
+        plan.job.prompts[0],
+        with_ids=body.return_token_ids,
+        tells_scores=body.prompt_logprobs is not None,
         call_reason="stop" if plan.use.is_named else "tool_calls",
     )
     return Prepared(plan.job, lambda run: ChoicesAnswer(run, shape, model.name), body.stream)
@@ -63,6 +68,7 @@ async def plan_chat(body: ChatBody, tools: object, services: Services, label: st
     num_top = _num_top(body)
     if num_top > 0:
         check_num_logprobs("top_logprobs", num_top, settings)
+    scored = prompt_logprobs(body, settings)
     use = tool_use(body, tools)
     prompt = await chat_prompt(body, model, settings, any_length=is_cut(body), tools=use.shown)
     prompt_ids = cut(prompt.token_ids, body, model, body.max_completion_tokens or body.max_tokens or 1)
@@ -83,6 +89,7 @@ async def plan_chat(body: ChatBody, tools: object, services: Services, label: st
         include_usage=body.include_usage,
         continuous_usage=body.continuous_usage,
         include_kvferry=body.include_kvferry,
+        prompt_logprobs=scored,
     )
     return ChatPlan(job, use, readings(body, use, model, starts_inside=prompt.starts_inside))
 

@@ -26,6 +26,9 @@ class ChoicesAnswer:
     keepalive: bytes = field(default=KEEPALIVE, init=False)
     _before: bytes = field(default=b"", init=False)
 
+    def __post_init__(self) -> None:
+        self.shape.scores = self.run.scores.of_prompts
+
     async def whole(self, choices: Sequence[list[Piece]]) -> Json:
         """See ``Answer``."""
         told = [self.shape.whole(pieces) for pieces in choices]

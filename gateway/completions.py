@@ -6,6 +6,7 @@ from typing import Any
 from gateway.answer import Prepared
 from gateway.body import invalid, parse
 from gateway.choices_answer import ChoicesAnswer
+from gateway.completion_shape import CompletionShape
 from gateway.known_fields import refuse_unknown
 from gateway.requests import (
     DEFAULT_COMPLETION_TOKENS,
@@ -15,8 +16,8 @@ from gateway.requests import (
     check_max_tokens,
     check_num_logprobs,
     check_room,
+    prompt_logprobs,
 )
-from gateway.responses import CompletionShape
 from gateway.sampling_fields import sampling_of, text_settings
 from gateway.served_model import ServedModel
 from gateway.services import Services
@@ -35,6 +36,9 @@ async def prepare_completion(fields: Mapping[str, object], services: Services, l
     check_common(body, settings, model)
     num_top = NO_LOGPROBS if body.logprobs is None else body.logprobs
     check_num_logprobs("logprobs", num_top, settings)
+    scored = prompt_logprobs(body, settings)
+    if body.echo:
+        scored = max(scored, num_top)
     grammar = await checked_grammar(body, services)
     text = text_settings(body, settings, logprobs=body.logprobs is not None)
     given = split_prompts(body.prompt)
@@ -53,9 +57,19 @@ async def prepare_completion(fields: Mapping[str, object], services: Services, l
         include_usage=body.include_usage,
         continuous_usage=body.continuous_usage,
         include_kvferry=body.include_kvferry,
+        prompt_logprobs=scored,
     )
-    told = [each for each in prompts for _ in range(body.n)] if body.return_token_ids else None
-    shape = CompletionShape(model.tokenizer, body.logprobs is not None, body.return_tokens_as_token_ids, told)
+    shape = CompletionShape(
+        model.tokenizer,
+        body.logprobs is not None,
+        body.return_tokens_as_token_ids,
+        [each for each in prompts for _ in range(body.n)],
+        with_ids=body.return_token_ids,
+        echoes=body.echo,
+        tells_scores=body.prompt_logprobs is not None,
+        skip_special_tokens=body.skip_special_tokens,
+        num_choices=body.n,
+    )
     return Prepared(job, lambda run: ChoicesAnswer(run, shape, model.name), body.stream)
 
 
@@ -91,4 +105,6 @@ def _max_tokens(body: CompletionBody, prompts: list[tuple[int, ...]], model: Ser
     room = min(check_room(len(prompt), model, "prompt") for prompt in prompts)
     if body.max_tokens is None:
         return min(DEFAULT_COMPLETION_TOKENS, room)
+    if body.max_tokens == 0 and not body.echo:
+        raise invalid("max_tokens", "0 only with echo true")
     return check_max_tokens(body.max_tokens, room, model, "max_tokens")

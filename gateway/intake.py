@@ -30,6 +30,7 @@ class Intake:
         self._request_id = request_id
         self._num_prompt = len(generation.prompt_ids)
         self._max_tokens = generation.sampling.max_tokens
+        self._is_scored = bool(generation.sampling.forced_ids)
         self.choices = Choices(generation.num_choices, generation.sampling.max_tokens)
         self.mailbox = Mailbox()
         self.first_path = ""
@@ -42,7 +43,7 @@ class Intake:
             num_tokens=self._num_prompt + max(lens),
             num_choices=len(lens),
             context_len=self._num_prompt + self._max_tokens,
-            one_token=self._max_tokens - min(lens) <= 1,
+            one_token=self._max_tokens - min(lens) <= 1 or self._is_scored,
         )
 
     def take(self, attempt: Attempt, sender: Peer, event: TokenEvent) -> bool:

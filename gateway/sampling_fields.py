@@ -89,6 +89,7 @@ class SamplingFields(StructuredFields):
     bad_words: BadWords = Field(default_factory=list)
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    prompt_logprobs: Annotated[int, Field(ge=-1)] | None = None
     kvferry: bool = False
     truncate_prompt_tokens: Truncation | None = None
     truncation_side: Literal["left", "right"] = "left"

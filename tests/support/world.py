@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.core import Model
+from engine.guides import Guides
 from engine.toy_model import ToyModel
 from gateway.dispatch_settings import DispatchSettings
 from gateway.dispatcher import GatewayDispatcher
@@ -81,10 +82,13 @@ class World:
         limits: DispatchSettings = PATIENT,
         model: Model | None = None,
         num_blocks: int = 48,
+        guides: Guides | None = None,
         **worker_settings: object,
     ) -> None:
         self.limits = limits
-        self.stack = Stack(num_blocks=num_blocks, virtual=True, model=model or ToyModel(), max_model_len=2048)
+        self.stack = Stack(
+            num_blocks=num_blocks, virtual=True, model=model or ToyModel(), max_model_len=2048, guides=guides
+        )
         self.worker_settings = {"max_num_batched_tokens": 32, "local_prefill_tokens": 64, **worker_settings}
         self.gateways: dict[str, Gateway] = {}
         self.asked: list[Asked] = []
