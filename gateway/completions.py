@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.answer import Prepared
 from gateway.body import invalid, parse
+from gateway.choices_answer import ChoicesAnswer
 from gateway.completion_shape import CompletionShape
 from gateway.known_fields import refuse_unknown
 from gateway.requests import (
@@ -25,10 +27,8 @@ from gateway.unsupported import refuse_chat_fields
 from protocol.sampling import NO_LOGPROBS
 
 
-async def prepare_completion(
-    fields: Mapping[str, object], services: Services, label: str
-) -> tuple[Job, CompletionShape, bool]:
-    """(job, shape, stream). Raises ``GatewayError`` for whatever can be judged before a worker."""
+async def prepare_completion(fields: Mapping[str, object], services: Services, label: str) -> Prepared:
+    """See ``Prepare``. Raises ``GatewayError`` for whatever can be judged before a worker."""
     model, settings = services.model, services.settings
     refuse_chat_fields(fields)
     refuse_unknown(fields, CompletionBody, settings)
@@ -70,7 +70,7 @@ async def prepare_completion(
         skip_special_tokens=body.skip_special_tokens,
         num_choices=body.n,
     )
-    return job, shape, body.stream
+    return Prepared(job, lambda run: ChoicesAnswer(run, shape, model.name), body.stream)
 
 
 def split_prompts(prompt: object, param: str = "prompt") -> list[str | list[object]]:
