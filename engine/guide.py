@@ -13,7 +13,8 @@ from engine.errors import EngineError
 Bools = npt.NDArray[np.bool_]
 
 
-NOTHING_FOLLOWS = ("NoExtension", "NoExtensionBias")
+NOTHING_FOLLOWS = "NoExtension"
+"""So the library's error begins for a schema that no value meets."""
 
 
 class GrammarError(EngineError):
@@ -60,9 +61,10 @@ class Guide:
     def _check(self) -> None:
         if not self._matcher.is_error():
             return
-        if self._matcher.stop_reason() in NOTHING_FOLLOWS:
-            raise GrammarError("the grammar can't be followed: nothing can come next, and the output can't end either")
-        raise GrammarError(f"the grammar can't be followed: {first_line(self._matcher.get_error())}")
+        reason = first_line(self._matcher.get_error())
+        if reason.startswith(NOTHING_FOLLOWS):
+            reason = "nothing can come next, and the output can't end either"
+        raise GrammarError(f"the grammar can't be followed: {reason}")
 
 
 def first_line(text: str) -> str:

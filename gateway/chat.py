@@ -1,9 +1,12 @@
 """POST /v1/chat/completions: from the body to the job."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gateway.body import invalid, parse
-from gateway.chat_prompt import chat_ids
+from gateway.chat_prompt import chat_prompt
+from gateway.chat_reading import ChatReading, ReadingRules
+from gateway.chat_shape import ChatShape
 from gateway.known_fields import refuse_unknown
 from gateway.requests import (
     ChatBody,
@@ -13,11 +16,11 @@ from gateway.requests import (
     check_num_logprobs,
     check_room,
 )
-from gateway.responses import ChatShape
 from gateway.sampling_fields import sampling_of, text_settings
 from gateway.served_model import ServedModel
 from gateway.services import Services
-from gateway.structured import checked_grammar
+from gateway.structured import chat_grammar
+from gateway.tools import ToolUse, tool_use
 from gateway.truncation import cut, is_cut
 from protocol.sampling import NO_LOGPROBS
 
@@ -31,10 +34,14 @@ async def prepare_chat(fields: Mapping[str, object], services: Services, label: 
     num_top = _num_top(body)
     if num_top > 0:
         check_num_logprobs("top_logprobs", num_top, settings)
-    grammar = await checked_grammar(body, services)
-    text = text_settings(body, settings, logprobs=body.logprobs)
-    prompt_ids = await chat_ids(body, model, settings, any_length=is_cut(body))
-    prompt_ids = cut(prompt_ids, body, model, body.max_completion_tokens or body.max_tokens or 1)
+    use = tool_use(body, fields.get("tools"))
+    prompt = await chat_prompt(body, model, settings, any_length=is_cut(body), tools=use.shown)
+    prompt_ids = cut(prompt.token_ids, body, model, body.max_completion_tokens or body.max_tokens or 1)
+    grammar = await chat_grammar(body, use, services, starts_inside=prompt.starts_inside)
+    text = replace(
+        text_settings(body, settings, logprobs=body.logprobs),
+        shown_ids=frozenset(model.style.special_ids(model.tokenizer).values()),
+    )
     room = check_room(len(prompt_ids), model, "messages")
     max_tokens = _max_tokens(body, room, model)
     sampling = sampling_of(body, model, max_tokens=max_tokens, logprobs=num_top, grammar=grammar)
@@ -49,8 +56,25 @@ async def prepare_chat(fields: Mapping[str, object], services: Services, label: 
         continuous_usage=body.continuous_usage,
         include_kvferry=body.include_kvferry,
     )
-    told = prompt_ids if body.return_token_ids else None
-    return job, ChatShape(model.tokenizer, body.logprobs, body.return_tokens_as_token_ids, told), body.stream
+    shape = ChatShape(
+        model.tokenizer,
+        body.logprobs,
+        readings(body, use, model, starts_inside=prompt.starts_inside),
+        body.return_tokens_as_token_ids,
+        prompt_ids if body.return_token_ids else None,
+        call_reason="stop" if use.is_named else "tool_calls",
+    )
+    return job, shape, body.stream
+
+
+def readings(body: ChatBody, use: ToolUse, model: ServedModel, *, starts_inside: bool) -> list[ChatReading]:
+    """One for each choice."""
+    rules = ReadingRules(parallel=use.parallel, shows_reasoning=body.include_reasoning)
+    with_tools = bool(use.shown)
+    return [
+        ChatReading(model.style.reader(with_tools=with_tools, starts_inside=starts_inside), rules)
+        for _ in range(body.n)
+    ]
 
 
 def _num_top(body: ChatBody) -> int:

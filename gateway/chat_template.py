@@ -78,6 +78,7 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         self.knows_developer = "developer" in source
         self.knows_documents = "documents" in source
+        self.knows_tools = "tools" in source
 
     def render(
         self,
@@ -87,8 +88,12 @@ class ChatTemplate:
         continue_final_message: bool = False,
         variables: Mapping[str, object] | None = None,
         documents: Sequence[Mapping[str, object]] = (),
+        tools: Sequence[Mapping[str, object]] = (),
     ) -> str:
-        """Return the prompt's text. Raises ``GatewayError`` (400) with the template's own words."""
+        """Return the prompt's text. A template that knows no ``tools`` leaves them out.
+
+        Raises ``GatewayError`` (400) with the template's own words.
+        """
         mine = sorted(_OURS & set(variables or {}))
         if mine:
             raise _refused(f"{mine[0]} can't be set here", "chat_template_kwargs")
@@ -96,7 +101,7 @@ class ChatTemplate:
             raise _refused("it doesn't use documents; put them into a message", "documents")
         values: dict[str, Any] = {
             **self._special_tokens,
-            "tools": None,
+            "tools": list(tools) or None,
             "documents": documents or None,
             **(variables or {}),
             "add_generation_prompt": add_generation_prompt,

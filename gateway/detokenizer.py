@@ -1,6 +1,7 @@
 """From token ids to text, one token at a time, never splitting a character."""
 
 import codecs
+from collections.abc import Collection
 
 from gateway.tokenizer import TextTokenizer
 
@@ -15,14 +16,16 @@ class Detokenizer:
     on its own length alone.
     """
 
-    def __init__(self, tokenizer: TextTokenizer, *, skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: TextTokenizer, *, skip_special_tokens: bool, shown_ids: Collection[int] = ()) -> None:
+        """``shown_ids`` are never skipped."""
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
+        self._shown_ids = shown_ids
         self._decoder = _NEW_UTF8_DECODER("replace")
 
     def push(self, token_id: int) -> str:
         """Text that this token completes; "" for a part of a character or a hidden token."""
-        if self._skip_special_tokens and self._tokenizer.is_special(token_id):
+        if self._skip_special_tokens and self._tokenizer.is_special(token_id) and token_id not in self._shown_ids:
             return ""
         return self._decoder.decode(self._tokenizer.token_bytes(token_id))
 

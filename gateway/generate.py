@@ -10,7 +10,7 @@ from gateway.body import read_fields
 from gateway.deadline import deadline_ms, is_hurried
 from gateway.disconnect import until_gone
 from gateway.requests import Job, label_of
-from gateway.responses import Answer, Json, Shape, joined
+from gateway.responses import Answer, Json, Shape
 from gateway.run import Run
 from gateway.services import Services
 from gateway.sse import EventStream
@@ -51,4 +51,4 @@ async def _whole(answer: Answer) -> Json:
     while batch := await answer.run.batch():
         for piece in batch:
             pieces[piece.choice].append(piece)
-    return answer.whole([answer.shape.whole(joined(each)) for each in pieces])
+    return answer.whole([answer.shape.whole(each) for each in pieces])

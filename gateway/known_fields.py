@@ -9,11 +9,9 @@ from gateway.unsupported import UNSUPPORTED
 
 HARMLESS = frozenset(
     {
-        "include_reasoning",
         "length_penalty",
         "metadata",
         "moderation",
-        "parallel_tool_calls",
         "prediction",
         "priority",
         "prompt_cache_key",

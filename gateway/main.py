@@ -60,7 +60,9 @@ def run(settings: GatewaySettings) -> int:
         return BAD_SETTINGS
     try:
         template = Path(settings.chat_template) if settings.chat_template else None
-        model = load_served_model(Path(settings.model), settings.served_model_name, settings.fixed_model_len, template)
+        parsers = settings.tool_call_parser, settings.reasoning_parser
+        name, longest = settings.served_model_name, settings.fixed_model_len
+        model = load_served_model(Path(settings.model), name, longest, template, *parsers)
     except ModelFolderError as error:
         log.error("model_refused", model=settings.model, reason=str(error))
         return BAD_SETTINGS

@@ -12,6 +12,7 @@ from gateway.errors import GatewayError
 from gateway.http_settings import HttpSettings
 from gateway.sampling_fields import SamplingFields
 from gateway.served_model import ServedModel
+from gateway.tools import ToolFields
 from gateway.transcript import TextSettings
 from protocol.errors import Code
 from protocol.sampling import Sampling
@@ -52,8 +53,10 @@ class TemplateFields(Body):
     documents: Documents = Field(default_factory=list)
 
 
-class ChatBody(TemplateFields, SamplingFields):
+class ChatBody(TemplateFields, ToolFields, SamplingFields):
     """POST /v1/chat/completions."""
+
+    include_reasoning: bool = True
 
     max_tokens: MaxTokens | None = None
     max_completion_tokens: MaxTokens | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gateway.generation import Journey
-from gateway.logprobs import chat_logprobs, completion_logprobs
+from gateway.logprobs import completion_logprobs
 from gateway.run import Run
 from gateway.tokenizer import TextTokenizer
 from gateway.transcript import Piece
@@ -29,69 +29,21 @@ class Shape(Protocol):
     def chunk_object(self) -> str:
         """Kind of a stream's events."""
 
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Tokens so far that the model said to itself, of all choices."""
+
     def opening(self, choice: int) -> Json | None:
         """Return what a stream says of a choice before its first piece."""
 
-    def piece(self, piece: Piece) -> Json:
-        """Return a piece in a stream; its finish reason follows in ``ending``."""
+    def piece(self, piece: Piece) -> list[Json]:
+        """Return what a stream says of a piece; after a choice's last one its finish reason."""
 
-    def ending(self, piece: Piece) -> Json:
-        """Return a choice's last word in a stream, with tokens that have no text to go with."""
-
-    def whole(self, piece: Piece) -> Json:
-        """Return a choice in an unstreamed answer: all its pieces in one."""
+    def whole(self, pieces: list[Piece]) -> Json:
+        """Return a choice in an unstreamed answer, from all its pieces."""
 
     def once(self) -> Json:
         """Return what an answer, or a stream's first event, says beside its choices."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChatShape:
-    """POST /v1/chat/completions. ``prompt_ids`` are told, and choices' own ids with them, unless they are None."""
-
-    tokenizer: TextTokenizer
-    logprobs: bool
-    as_ids: bool = False
-    prompt_ids: Sequence[int] | None = None
-    id_prefix: str = "chatcmpl-"
-    whole_object: str = "chat.completion"
-    chunk_object: str = "chat.completion.chunk"
-
-    def opening(self, choice: int) -> Json | None:
-        """Return the role."""
-        return self._delta(Piece(choice, "", [], 0), {"role": "assistant", "content": ""})
-
-    def piece(self, piece: Piece) -> Json:
-        """Return content."""
-        return self._delta(piece, {"content": piece.text})
-
-    def ending(self, piece: Piece) -> Json:
-        """Return an empty delta."""
-        choice = self._delta(piece, {})
-        return {**choice, "finish_reason": piece.finish_reason, "stop_reason": piece.stop_reason}
-
-    def whole(self, piece: Piece) -> Json:
-        """Return a message."""
-        choice = {
-            "index": piece.choice,
-            "message": {"role": "assistant", "content": piece.text, "refusal": None},
-            "logprobs": self._logprobs(piece) if self.logprobs else None,
-            "finish_reason": piece.finish_reason,
-            "stop_reason": piece.stop_reason,
-        }
-        return choice if self.prompt_ids is None else {**choice, "token_ids": piece.token_ids}
-
-    def once(self) -> Json:
-        """Return the prompt's ids, if they are told."""
-        return {} if self.prompt_ids is None else {"prompt_token_ids": self.prompt_ids}
-
-    def _delta(self, piece: Piece, delta: Json) -> Json:
-        logprobs = self._logprobs(piece) if piece.tokens else None
-        choice = {"index": piece.choice, "delta": delta, "logprobs": logprobs, "finish_reason": None}
-        return choice if self.prompt_ids is None else {**choice, "token_ids": piece.token_ids}
-
-    def _logprobs(self, piece: Piece) -> Json:
-        return chat_logprobs(self.tokenizer, piece.tokens, as_ids=self.as_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +65,25 @@ class CompletionShape:
         """Return nothing."""
         return None
 
-    def piece(self, piece: Piece) -> Json:
-        """Return text."""
-        return self._choice(piece, piece.text, bool(piece.tokens), None)
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """None: all text is the answer."""
+        return 0
 
-    def ending(self, piece: Piece) -> Json:
-        """Return no text."""
-        choice = self._choice(piece, "", bool(piece.tokens), piece.finish_reason)
-        return {**choice, "stop_reason": piece.stop_reason}
+    def piece(self, piece: Piece) -> list[Json]:
+        """Return text; a finish reason comes without."""
+        said = []
+        if piece.text or ((piece.tokens or piece.token_ids) and not piece.finish_reason):
+            said.append(self._choice(piece, piece.text, bool(piece.tokens), None))
+            piece.tokens, piece.token_ids = [], ()
+        if piece.finish_reason:
+            ending = self._choice(piece, "", bool(piece.tokens), piece.finish_reason)
+            said.append({**ending, "stop_reason": piece.stop_reason})
+        return said
 
-    def whole(self, piece: Piece) -> Json:
+    def whole(self, pieces: list[Piece]) -> Json:
         """Return all text."""
+        piece = joined(pieces)
         choice = self._choice(piece, piece.text, self.logprobs, piece.finish_reason)
         return {**choice, "stop_reason": piece.stop_reason}
 
@@ -185,7 +145,7 @@ class Answer:
             "completion_tokens": num_output,
             "total_tokens": num_prompt + num_output,
             "prompt_tokens_details": {"cached_tokens": self.run.num_cached_tokens},
-            "completion_tokens_details": {"reasoning_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": self.shape.num_reasoning_tokens},
         }
 
     def headers(self) -> dict[str, str]:

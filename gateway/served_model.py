@@ -8,7 +8,9 @@ from pathlib import Path
 from gateway.chat_template import ChatTemplate
 from gateway.errors import ModelFolderError
 from gateway.model_card import read_model_card
+from gateway.model_style import ModelStyle, model_style
 from gateway.tokenizer import TextTokenizer
+from gateway.tool_calls.formats import AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +24,21 @@ class ServedModel:
     vocab_size: int
     max_model_len: int
     created: int
+    style: ModelStyle = field(default_factory=ModelStyle)
     special_tokens: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_served_model(
-    folder: Path, name: str | None = None, max_model_len: int | None = None, template_file: Path | None = None
+    folder: Path,
+    name: str | None = None,
+    max_model_len: int | None = None,
+    template_file: Path | None = None,
+    tool_parser: str = AUTO,
+    reasoning_parser: str = AUTO,
 ) -> ServedModel:
     """Read tokenizer, template and limits; the weights aren't looked at. ``template_file`` is instead of the model's.
 
-    Raises ``ModelFolderError`` with one line that says what is wrong.
+    The parsers are names of ``tool_calls.formats``. Raises ``ModelFolderError`` with one line that says what is wrong.
     """
     folder = Path(folder)
     card = read_model_card(folder)
@@ -51,6 +59,7 @@ def load_served_model(
         max_model_len=max_model_len or card.max_model_len,
         created=int(time.time()),
         special_tokens=card.special_tokens,
+        style=model_style(template, tool_parser, reasoning_parser),
     )
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway import origins
+from gateway.tool_calls.formats import AUTO, NONE, READERS, REASONING_MARKERS
 from runtime import units
 from runtime.service_settings import ServiceSettings
 from runtime.settings import SettingsError, parse_bool, setting
@@ -111,6 +112,18 @@ class GatewaySettings(ServiceSettings):
         False,
         "take chat templates from requests (chat_template). They run in a sandbox, but without a bound on time and "
         "memory: only where every client is trusted not to stall or exhaust the gateway",
+    )
+    tool_call_parser: str = setting(
+        units.one_of(AUTO, *READERS),
+        AUTO,
+        "format in which the model writes tool calls; auto: the one that its chat template speaks of, hermes where it "
+        "knows no tools. Tools are always on, so --enable-auto-tool-choice isn't needed",
+    )
+    reasoning_parser: str = setting(
+        units.one_of(AUTO, NONE, *REASONING_MARKERS),
+        AUTO,
+        "format in which the model writes what it says to itself before it answers; auto: the one that its chat "
+        "template speaks of; none: all is the answer",
     )
     strict: bool = setting(
         parse_bool,

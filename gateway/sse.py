@@ -94,13 +94,7 @@ class EventStream(Response):
         return events
 
     def _piece(self, piece: Piece) -> bytes:
-        shape, events = self._answer.shape, b""
-        if piece.text or ((piece.tokens or piece.token_ids) and not piece.finish_reason):
-            events = self._chunk(shape.piece(piece))
-            piece.tokens, piece.token_ids = [], ()
-        if piece.finish_reason:
-            events += self._chunk(shape.ending(piece))
-        return events
+        return b"".join(map(self._chunk, self._answer.shape.piece(piece)))
 
     def _chunk(self, choice: Json) -> bytes:
         if self._answer.run.job.continuous_usage:

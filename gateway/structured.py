@@ -1,10 +1,16 @@
 """Structured output of a request: its grammar, known to be one that workers can follow."""
 
+from collections.abc import Sequence
+
 from gateway.errors import GatewayError
 from gateway.grammars.asked import StructuredFields, grammar_of, refused
+from gateway.grammars.calls import of_calls
 from gateway.grammars.checking import CheckBusy
 from gateway.grammars.errors import GrammarRefused
+from gateway.grammars.nesting import behind_reasoning, either
+from gateway.requests import ChatBody
 from gateway.services import Services
+from gateway.tools import FunctionSpec, ToolUse
 
 
 async def checked_grammar(fields: StructuredFields, services: Services) -> str:
@@ -13,6 +19,36 @@ async def checked_grammar(fields: StructuredFields, services: Services) -> str:
     Raises ``GatewayError`` (400) that names what isn't supported.
     """
     param, grammar = grammar_of(fields)
+    return await _checked(param, grammar, services)
+
+
+async def chat_grammar(body: ChatBody, use: ToolUse, services: Services, *, starts_inside: bool) -> str:
+    """The grammar of a chat's answer: a call where one is forced; else what the client asks of its form, or calls.
+
+    A model that reasons does so before. Raises ``GatewayError`` (400) that names what isn't supported.
+    """
+    param, grammar = grammar_of(body)
+    if use.forced:
+        param, grammar = "tools", _calls(use.forced, use, services)
+    elif grammar and use.shown:
+        grammar = either(grammar, _calls([tool.function for tool in body.tools], use, services))
+    style = services.model.style
+    if grammar and style.reasoning is not None:
+        special = style.special_ids(services.model.tokenizer)
+        grammar = behind_reasoning(grammar, style.reasoning, special, starts_inside=starts_inside)
+    return await _checked(param, grammar, services)
+
+
+def _calls(functions: Sequence[FunctionSpec], use: ToolUse, services: Services) -> str:
+    style, tokenizer = services.model.style, services.model.tokenizer
+    named = [(function.name, function.parameters) for function in functions]
+    try:
+        return of_calls(style.tools, named, style.special_ids(tokenizer), parallel=use.parallel)
+    except GrammarRefused as error:
+        raise refused("tools", error) from error
+
+
+async def _checked(param: str, grammar: str, services: Services) -> str:
     if grammar:
         try:
             await services.grammars.check(grammar)

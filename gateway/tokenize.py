@@ -8,12 +8,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.body import Body, invalid, parse, read_fields
-from gateway.chat_prompt import chat_ids
+from gateway.chat_prompt import chat_prompt
 from gateway.http_settings import HttpSettings
 from gateway.known_fields import refuse_unknown
 from gateway.requests import TemplateFields, check_model
 from gateway.served_model import ServedModel
 from gateway.services import Services
+from gateway.tools import ToolFields, tool_use
 from gateway.unsupported import refuse_chat_fields, refuse_unsupported
 
 MANY_TOKENS = 1024
@@ -29,7 +30,7 @@ class TokenizeText(Body):
     return_token_strs: bool = False
 
 
-class TokenizeChat(TemplateFields):
+class TokenizeChat(TemplateFields, ToolFields):
     """POST /tokenize of a chat."""
 
     model: str | None = None
@@ -55,7 +56,8 @@ async def tokenize(request: Request, services: Services) -> Response:
     if isinstance(body, TokenizeText):
         ids = await model.tokenizer.encode_aside(body.prompt, add_special_tokens=body.add_special_tokens)
     else:
-        ids = await chat_ids(body, model, services.settings, any_length=True)
+        shown = tool_use(body, fields.get("tools")).shown
+        ids = (await chat_prompt(body, model, services.settings, any_length=True, tools=shown)).token_ids
     return await _json(len(ids), lambda: _told(ids, body, model))
 
 

@@ -13,13 +13,17 @@ from protocol.sampling import Sampling, TokenLogprob
 
 @dataclass(frozen=True, slots=True)
 class TextSettings:
-    """How tokens become text. ``logprobs``: whether pieces carry ``tokens``; ``token_ids``: whether they carry ids."""
+    """How tokens become text. ``logprobs``: whether pieces carry ``tokens``; ``token_ids``: whether they carry ids.
+
+    ``shown_ids`` are special tokens that are text all the same: marks of tool calls and of reasoning.
+    """
 
     stop: tuple[str, ...] = ()
     include_stop: bool = False
     skip_special_tokens: bool = True
     logprobs: bool = False
     token_ids: bool = False
+    shown_ids: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -67,7 +71,9 @@ class Transcript:
     _waiting: deque[_Waiting] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self._detokenizer = Detokenizer(self.tokenizer, skip_special_tokens=self.settings.skip_special_tokens)
+        self._detokenizer = Detokenizer(
+            self.tokenizer, skip_special_tokens=self.settings.skip_special_tokens, shown_ids=self.settings.shown_ids
+        )
         self._matcher = StopMatcher(self.settings.stop)
 
     def add(self, update: Update) -> Piece:

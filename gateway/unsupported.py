@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from gateway.errors import GatewayError
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {
-    "tools": (),
-    "tool_choice": ("none", "auto"),
     "functions": (),
     "function_call": ("none", "auto"),
     "logits_processors": (),
@@ -40,8 +38,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 
 UNSUPPORTED = frozenset(_NEUTRAL)
 """Their names."""
-
-_BESIDE_NO_TOOLS = ("tools", "functions")
 
 
 _OF_CHATS = ("chat_template", "documents")
@@ -80,8 +76,8 @@ def _is_empty(value: object) -> bool:
 
 def _switched_off(name: str, fields: Mapping[str, object]) -> bool:
     """Say whether another field makes it harmless: tools that may not be called aren't shown."""
-    if name in _BESIDE_NO_TOOLS:
-        return "none" in (fields.get("tool_choice"), fields.get("function_call"))
+    if name == "functions":
+        return fields.get("function_call") == "none"
     return name == "best_of" and _keeps_all(fields)
 
 

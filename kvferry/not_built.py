@@ -58,9 +58,10 @@ NOT_BUILT: dict[str, tuple[str, ...]] = {
         "--kv-offloading-backend",
         "--enable-sleep-mode",
     ),
-    "tool calling": ("--enable-auto-tool-choice", "--tool-call-parser", "--tool-parser-plugin"),
-    "reasoning parsers": ("--reasoning-parser", "--enable-reasoning"),
-    "structured output": ("--structured-outputs-config", "--guided-decoding-backend"),
+    "a switch for tool calling (it is always on)": ("--enable-auto-tool-choice",),
+    "parsers of one's own": ("--tool-parser-plugin", "--reasoning-parser-plugin"),
+    "a switch for reasoning (see --reasoning-parser)": ("--enable-reasoning",),
+    "choice of the library for structured output": ("--structured-outputs-config", "--guided-decoding-backend"),
     "choice of chat template": (
         "--chat-template-content-format",
         "--default-chat-template-kwargs",

@@ -20,7 +20,7 @@ MAX_CHOICES = 4096
 
 ANY_OBJECT: Mapping[str, object] = {"type": "object"}
 
-_OPTIONS: "JsonCompileOptions" = {
+OPTIONS: "JsonCompileOptions" = {
     "whitespace_flexible": False,
     "json_allowed_escapes": '"\\bfnrt',
     "lenient": False,
@@ -33,7 +33,7 @@ the escape of code points no key can pass for another one than it is."""
 def of_schema(schema: Mapping[str, object]) -> str:
     """JSON that a schema allows. Raises ``GrammarRefused``."""
     check_schema(schema)
-    return _bounded(LLMatcher.grammar_from_json_schema(json.dumps(plain_schema(schema)), overrides=_OPTIONS))
+    return bounded(LLMatcher.grammar_from_json_schema(json.dumps(plain_schema(schema)), overrides=OPTIONS))
 
 
 def of_regex(pattern: str) -> str:
@@ -54,7 +54,7 @@ def of_lark(text: str) -> str:
     if not text.strip():
         raise GrammarRefused("it is empty")
     try:
-        return _bounded(LLMatcher.grammar_from_lark(any_to_lark(_bounded(text))))
+        return bounded(LLMatcher.grammar_from_lark(any_to_lark(bounded(text))))
     except GrammarRefused:
         raise
     except Exception as error:  # the converter raises whatever its parsing comes upon
@@ -74,7 +74,8 @@ def literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _bounded(grammar: str) -> str:
+def bounded(grammar: str) -> str:
+    """``grammar``. Raises ``GrammarRefused`` for an overlong one."""
     if len(grammar) > MAX_GRAMMAR_CHARS:
         raise GrammarRefused(f"longer than {MAX_GRAMMAR_CHARS} characters")
     return grammar

@@ -8,12 +8,22 @@ from gateway.tool_calls.llama3_json import Llama3JsonReader
 from gateway.tool_calls.mistral import MistralReader
 from gateway.tool_calls.segments import Reader
 
+AUTO, NONE = "auto", "none"
+"""Words of the flags: what the chat template speaks of; no reasoning."""
+
 READERS: dict[str, Callable[[], Reader]] = {
     "hermes": HermesReader,
     "llama3_json": Llama3JsonReader,
     "mistral": MistralReader,
 }
 """A new reader of each tool format."""
+
+TOOL_MARKERS: dict[str, tuple[str, ...]] = {
+    "hermes": ("<tool_call>", "</tool_call>"),
+    "llama3_json": ("<|python_tag|>",),
+    "mistral": ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
+}
+"""What each format may write as tokens of their own."""
 
 REASONING_MARKERS: dict[str, tuple[str, str]] = {
     "deepseek_r1": ("<think>", "</think>"),

@@ -4,11 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from llguidance import LLMatcher
 
 from gateway.grammars.building import MAX_CHOICES, MAX_GRAMMAR_CHARS
 from gateway.grammars.schema import MAX_DEPTH, MAX_OPTIONAL, MAX_PATTERN_CHARS
-from tests.support.byte_tokenizer import byte_tokenizer
+from tests.support.byte_tokenizer import takes
 from tests.support.http_twin import CHAT, COMPLETIONS, HELLO, Api
 from tests.support.scripted_dispatcher import says
 
@@ -34,13 +33,6 @@ def refusal(path: str = CHAT, **fields: Any) -> dict[str, Any]:
     error = response.json()["error"]
     assert isinstance(error, dict)
     return error
-
-
-def takes(grammar: str, text: str) -> bool:
-    """Whether a text is one of a grammar's."""
-    matcher = LLMatcher(byte_tokenizer(), grammar, log_level=0)
-    assert not matcher.get_error()
-    return bool(matcher.consume_tokens(list(text.encode()))) and matcher.is_accepting()
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])

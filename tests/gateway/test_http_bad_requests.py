@@ -146,8 +146,6 @@ def test_a_prompt_that_is_none_of_the_four_forms_is_refused(prompt: object) -> N
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
-        ("tool_choice", "required"),
         ("prompt_logprobs", 0),
         ("use_beam_search", True),
         ("best_of", 2),

@@ -173,9 +173,11 @@ def test_a_model_without_a_template_tokenizes_texts_alone() -> None:
     assert "no chat template" in error_of(tokenize(api, messages=HELLO), 400)["message"]
 
 
-def test_what_is_not_built_is_refused_by_name() -> None:
+def test_tools_are_part_of_a_chat() -> None:
     tool = {"type": "function", "function": {"name": "f"}}
-    assert error_of(tokenize(Api(), messages=HELLO, tools=[tool]), 400)["code"] == "unsupported_parameter"
+    alone = tokenize(Api(), messages=HELLO).json()["count"]
+    assert tokenize(Api(), messages=HELLO, tools=[tool]).json()["count"] > alone
+    assert tokenize(Api(), messages=HELLO, tools=[tool], tool_choice="none").json()["count"] == alone
 
 
 def test_each_is_one_line_in_the_log_without_its_text(caplog: pytest.LogCaptureFixture) -> None:

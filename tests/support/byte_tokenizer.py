@@ -3,7 +3,7 @@
 from functools import cache
 from types import SimpleNamespace
 
-from llguidance import LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 
 @cache
@@ -17,3 +17,10 @@ def byte_tokenizer() -> LLTokenizer:
 
     plain = Plain(eos_token_id=256, bos_token_id=None, tokens=names, special_token_ids=[256])
     return LLTokenizer(TokenizerWrapper(plain))
+
+
+def takes(grammar: str, text: str) -> bool:
+    """Whether a text is one of a grammar's."""
+    matcher = LLMatcher(byte_tokenizer(), grammar, log_level=0)
+    assert not matcher.get_error()
+    return bool(matcher.consume_tokens(list(text.encode()))) and matcher.is_accepting()
