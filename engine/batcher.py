@@ -18,10 +18,16 @@ from engine.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """``num_tokens`` tokens of ``sequence``, from its first uncomputed one on."""
+    """``num_tokens`` tokens of ``sequence``, from its first uncomputed one on; each has output with ``all_rows``."""
 
     sequence: Sequence
     num_tokens: int
+    all_rows: bool = False
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of output."""
+        return self.num_tokens if self.all_rows else int(self.completes)
 
     @property
     def completes(self) -> bool:
@@ -30,7 +36,7 @@ class Work:
 
 
 def build_batch(works: Many[Work], num_groups: int, device: torch.device) -> Batch:
-    """Lay out ``works`` one after another, with a logits row for each that completes, in the same order.
+    """Lay out ``works`` one after another, with outputs of the last ``num_rows`` tokens of each, in the same order.
 
     All cache groups use the same block numbers, so they share slots and tables.
     """
@@ -46,14 +52,14 @@ def build_batch(works: Many[Work], num_groups: int, device: torch.device) -> Bat
     positions = np.arange(len(ids)) + np.repeat(firsts - starts[:-1], counts)
     blocks = tables[np.repeat(np.arange(len(works)), counts), positions // BLOCK_SIZE]
     slots = blocks.astype(np.int64) * BLOCK_SIZE + positions % BLOCK_SIZE
-    completes = np.array([work.completes for work in works])
+    rows = [np.arange(end - work.num_rows, end) for work, end in zip(works, starts[1:], strict=True)]
     group = GroupBatch(_tensor(slots, device), _tensor(tables, device))
     return Batch(
         token_ids=_tensor(np.array(ids, np.int64), device),
         positions=_tensor(positions, device),
         query_starts=_tensor(starts.astype(np.int32), device),
         context_lens=_tensor((firsts + counts).astype(np.int32), device),
-        logit_rows=_tensor(starts[1:][completes] - 1, device),
+        output_rows=_tensor(np.concatenate(rows), device),
         groups=(group,) * num_groups,
     )
 

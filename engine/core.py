@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engine.api import (
     Adopt,
@@ -38,6 +39,7 @@ from engine.layout import BLOCK_SIZE
 from engine.model import Model
 from engine.plan import Limits, Plan, Running, plan
 from engine.pool_memory import PoolMemory
+from engine.pooling import take_pooled
 from engine.progress import Progress
 from engine.promises import reserved_blocks, spare_blocks
 from engine.request import Task
@@ -52,6 +54,9 @@ from engine.views import check_book, load_of, running_views, waiting_view
 __all__ = ["Engine", "EngineSettings"]
 
 log = logging.getLogger("engine")
+
+MAX_LOGITS = 1 << 22
+"""Of tokens that are only scored, in one step: about 85 rows of 49,152, 16 MB and some tens of milliseconds."""
 
 MAX_FAILURES = 3
 """Failing steps in a row after which the engine gives up: one may be one request's doing, three are not."""
@@ -198,9 +203,10 @@ class Engine:
         tasks = [self._book.tasks[chunk.age] for chunk in chunks]
         self._blocked = not (tasks or decided.preempted or decided.outgrown)
         works = [
-            Work(task.sequence, min(chunk.num_tokens, task.sequence.num_left))
+            Work(task.sequence, min(chunk.num_tokens, task.sequence.num_left), task.request.wants_all_rows)
             for task, chunk in zip(tasks, chunks, strict=True)
         ]
+        tasks, works = self._within_logits(tasks, works)
         if works:
             self._book.num_steps += 1
             begun = time.perf_counter()
@@ -215,6 +221,18 @@ class Engine:
                 self._learn(works, time.perf_counter() - begun)
                 self._apply(tasks, works, sampled)
         return self.report()
+
+    def _within_logits(self, tasks: list[Task], works: list[Work]) -> tuple[list[Task], list[Work]]:
+        """Less of those that are scored, where their logits would be too many; the rest waits."""
+        left = max(MAX_LOGITS // self._model.config.vocab_size, 1)
+        kept: list[tuple[Task, Work]] = []
+        for task, work in zip(tasks, works, strict=True):
+            if task.request.sampling.forced_ids:
+                work = replace(work, num_tokens=min(work.num_tokens, left))
+                left -= work.num_tokens
+            if work.num_tokens:
+                kept.append((task, work))
+        return [task for task, _ in kept], [work for _, work in kept]
 
     def _learn(self, works: Sequence[Work], seconds: float) -> None:
         num_tokens = [work.num_tokens for work in works if work.sequence.num_left > 1]
@@ -271,7 +289,8 @@ class Engine:
         self._memory.begin_step(dict.fromkeys(task.request.mark for task in tasks))
         self.clock.begin()
         try:
-            logits = self._model.forward(batch, self._cache, self._layers_done)
+            hidden = self._model.forward(batch, self._cache, self._layers_done)
+            logits = self._model.logits(take_pooled(tasks, works, hidden))
         finally:
             self._memory.end_step()
             self.clock.end()
@@ -279,12 +298,10 @@ class Engine:
         counts: list[int] = []
         logits_row = 0
         for task, work in zip(tasks, works, strict=True):
-            choices = task.waiting_choices() if work.completes else []
-            request = task.request
-            sampling, prompt_ids = request.sampling, request.prompt_ids
-            rows += [Row(logits_row, c.number, sampling, prompt_ids, c.output, c.guide) for c in choices]
-            counts.append(len(choices))
-            logits_row += work.completes
+            own = _rows(task, work, logits_row)
+            rows += own
+            counts.append(len(own))
+            logits_row += 0 if task.request.sampling.pooling else work.num_rows
         tokens = sample(logits.cpu().numpy(), rows) if rows else []
         faults = [token for token in tokens if type(token) is SamplingError]
         if faults and len(faults) == len(tokens):
@@ -339,3 +356,25 @@ class Engine:
 
     def _copy_block(self, source: int, copy: int) -> None:
         copy_block(self._cache, source, copy)
+
+
+def _rows(task: Task, work: Work, logits_row: int) -> list[Row]:
+    """What is sampled from a task's last logits, or told of forced tokens; nothing for what is pooled."""
+    if task.request.sampling.forced_ids:
+        return _scored_rows(task, work, logits_row)
+    if task.request.sampling.pooling:
+        return []
+    choices = task.waiting_choices() if work.completes else []
+    sampling, prompt_ids = task.request.sampling, task.request.prompt_ids
+    return [Row(logits_row, each.number, sampling, prompt_ids, each.output, each.guide) for each in choices]
+
+
+def _scored_rows(task: Task, work: Work, logits_row: int) -> list[Row]:
+    """What is told of the forced tokens that follow those of this step, but for those that were told already."""
+    request, first = task.request, task.sequence.num_computed + 1 - len(task.request.prompt_ids)
+    [choice] = request.choices
+    start = max(first, choice.tail_len)
+    return [
+        Row(logits_row + index - first, choice.number, request.sampling, request.prompt_ids, forced_id=forced_id)
+        for index, forced_id in enumerate(request.sampling.forced_ids[start : first + work.num_tokens], start)
+    ]

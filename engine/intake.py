@@ -6,6 +6,7 @@ from engine.admission import demand
 from engine.api import Adopt, Grant, Prefill, Rejected, Reserve
 from engine.book import Book
 from engine.layout import BLOCK_SIZE
+from engine.pooling import LAST, MEAN
 from engine.request import Choice, Request, Task
 from engine.sequence import Sequence
 from engine.settings import EngineSettings
@@ -32,7 +33,7 @@ class Intake:
             fault = self.fault(command)
             if fault:
                 return Rejected(command.key, BAD_REQUEST, fault)
-            num_prompt_tokens = len(command.prompt_ids)
+            num_prompt_tokens = len(command.prompt_ids) + max(len(command.sampling.forced_ids) - 1, 0)
             tail_lens = tuple(len(tail.token_ids) for tail in command.tails)
             max_tokens, hand_over = command.sampling.max_tokens, command.hand_over
         else:
@@ -75,12 +76,21 @@ class Intake:
             return "a choice has all its tokens already"
         bias = [token for token, _ in command.sampling.logit_bias]
         sampling = command.sampling
-        named = [*bias, *sampling.allowed_ids, *(token for word in sampling.bad_words for token in word)]
+        named = [
+            *bias,
+            *sampling.allowed_ids,
+            *sampling.forced_ids,
+            *(token for word in sampling.bad_words for token in word),
+        ]
         if named and (min(named) < 0 or max(named) >= self._vocab_size):
             return f"bias, allowed ids and bad words have ids from 0 to {self._vocab_size - 1}"
         if not all(sampling.bad_words):
             return "a bad word has at least one id"
-        return ""
+        if sampling.pooling not in ("", MEAN, LAST):
+            return "pooling is mean or last"
+        if sampling.pooling and (len(numbers) != 1 or isinstance(command, Adopt)):
+            return "what is pooled has one choice, and is never handed over"
+        return _fault_in_forced(command) if sampling.forced_ids else ""
 
     def request(self, command: Prefill | Adopt) -> Request:
         """A request with its choices, and no task yet. Ages are in order: trunk, then choices."""
@@ -105,6 +115,17 @@ class Intake:
         tokens = list(command.prompt_ids)
         if len(request.choices) == 1:
             tokens += request.choices[0].output
-        trunk = Sequence(request.choices[0].age - 1, tokens, request.root)
+        forced = request.sampling.forced_ids
+        tokens += forced[len(request.choices[0].output) : -1] if forced else ()
+        trunk = Sequence(request.choices[0].age - 1, tokens, request.root, reads_cache=not request.wants_all_rows)
         request.trunk = Task(request, None, trunk, len(tokens))
         return request
+
+
+def _fault_in_forced(command: Prefill | Adopt) -> str:
+    forced, tails = command.sampling.forced_ids, command.tails
+    if len(tails) != 1 or len(forced) != command.sampling.max_tokens or isinstance(command, Adopt):
+        return "forced ids are the whole output of one choice, and nothing that is handed over"
+    if tails[0].token_ids != forced[: len(tails[0].token_ids)]:
+        return "the output so far isn't how the forced ids begin"
+    return ""

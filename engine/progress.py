@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.api import Computed, NewTokens, Released, Result
+from engine.api import Computed, Embedded, NewTokens, Released, Result
 from engine.book import Book
 from engine.layout import BLOCK_SIZE
+from engine.pooling import vector_of
 from engine.request import Choice, Task
 from engine.sampler import Sampled
 from engine.sequence import blocks_for
@@ -27,6 +28,10 @@ class Progress:
     def apply(self, task: Task, num_tokens: int, sampled: list[Sampled]) -> list[Result]:
         """``num_tokens`` of a task are computed; ``sampled`` is for its ``waiting_choices``, if that completed it."""
         self._book.advance(task, num_tokens)
+        if task.request.sampling.forced_ids:
+            return self._score(task, sampled)
+        if task.request.sampling.pooling:
+            return self._embed(task)
         if task.sequence.num_left:
             return self.report(task)
         results = self.report(task)
@@ -40,6 +45,35 @@ class Progress:
             self._book.retire(task)
         over = [self._book.end_choice(request, choice) for choice in ended]
         if any(over):
+            results.append(Released(request.key))
+        return results
+
+    def _score(self, task: Task, scored: list[Sampled]) -> list[Result]:
+        """Tell the next forced tokens; with the last one the request is over."""
+        request, [choice] = task.request, task.request.choices
+        results: list[Result] = []
+        if scored:
+            index = len(choice.output)
+            choice.output += [each.token_id for each in scored]
+            self._book.tokens_made += len(scored)
+            reason = "length" if len(choice.output) == len(request.sampling.forced_ids) else ""
+            logprobs = tuple(each.logprob for each in scored if each.logprob is not None)
+            ids = tuple(each.token_id for each in scored)
+            results.append(NewTokens(request.key, choice.number, index, ids, logprobs, reason, -1, 0))
+        if not task.sequence.num_left and not choice.ended:
+            if self._book.end_choice(request, choice):
+                results.append(Released(request.key))
+            elif task.age in self._book.tasks:
+                self._book.retire(task)
+        return results
+
+    def _embed(self, task: Task) -> list[Result]:
+        """Tell the vector once all is computed; the request is over with it."""
+        if task.sequence.num_left:
+            return []
+        request, [choice] = task.request, task.request.choices
+        results: list[Result] = [Embedded(request.key, vector_of(task), request.num_cached_tokens)]
+        if self._book.end_choice(request, choice):
             results.append(Released(request.key))
         return results
 

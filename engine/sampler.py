@@ -36,14 +36,15 @@ class GuidedError(SamplingError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One choice that needs a token, from row ``logits_row`` of the step's logits."""
+    """One choice that needs a token, from row ``logits_row`` of the step's logits; or ``forced_id``, if that is set."""
 
     logits_row: int
     choice: int
     sampling: Sampling
     prompt_ids: Sequence[int]
-    output_ids: Sequence[int]
+    output_ids: Sequence[int] = ()
     guide: Guide | None = None
+    forced_id: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,9 @@ def sample(logits: Floats, rows: Sequence[Row]) -> list[Sampled | SamplingError]
 
 def _sample_row(logits: Floats, likeliest: int, row: Row) -> Sampled:
     sampling, num_output = row.sampling, len(row.output_ids)
+    if row.forced_id >= 0:
+        logprob = token_logprob(logits[row.logits_row], row.forced_id, max(sampling.logprobs, 0))
+        return Sampled(row.forced_id, logprob)
     banned = banned_ids(sampling, row.output_ids)
     allowed = _allowed(row, logits.shape[1])
     is_out = likeliest in banned or (allowed is not None and not allowed[likeliest])

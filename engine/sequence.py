@@ -21,7 +21,7 @@ class Sequence:
 
     ``age`` orders sequences by arrival, older is smaller. ``root`` is the parent of the first block's
     name. ``num_named`` leading blocks are final and offered to the prefix cache. Between steps every
-    entry of ``blocks`` is one hold of this sequence.
+    entry of ``blocks`` is one hold of this sequence. Unless it ``reads_cache`` all its tokens are computed here.
     """
 
     age: int
@@ -31,6 +31,7 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     num_named: int = 0
     _names: list[bytes] = field(default_factory=list)
+    reads_cache: bool = True
 
     @property
     def num_left(self) -> int:
@@ -47,7 +48,7 @@ class Sequence:
 
     def find_cached(self, pool: BlockPool, first: int = 0) -> list[int]:
         """Cached blocks from block ``first`` on without a gap, always short of the last token."""
-        if not pool.enable_prefix_caching:
+        if not pool.enable_prefix_caching or not self.reads_cache:
             return []
         last = (len(self.token_ids) - 1) // BLOCK_SIZE
         found = (pool.find(self.name(index)) for index in range(first, last))

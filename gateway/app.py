@@ -8,9 +8,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from gateway.access_log import record_of
-from gateway.body import Body
+from gateway.anthropic_api.body import CountBody, MessagesBody
+from gateway.anthropic_api.routes import count_tokens, prepare_message
+from gateway.body_schema import body_of
 from gateway.chat import prepare_chat
 from gateway.completions import prepare_completion
+from gateway.embeddings import EmbeddingBody, embed
 from gateway.errors import GatewayError
 from gateway.front import Front
 from gateway.generate import generate
@@ -62,7 +65,9 @@ def create_app(
     app.add_exception_handler(GatewayError, _gateway_error)
     app.add_exception_handler(HTTPException, _http_error)
     _add_generation(app, services)
+    _add_messages(app, services)
     _add_tokens(app, services)
+    _add_embeddings(app, services)
     _add_models(app, services)
     _add_probes(app, services)
     app.add_middleware(Front, keys=KeyRing(settings.api_keys) if keys is None else keys, services=services)
@@ -70,27 +75,46 @@ def create_app(
 
 
 def _add_generation(app: FastAPI, services: Services) -> None:
-    @app.post("/v1/chat/completions", openapi_extra=_body_of(ChatBody))
+    @app.post("/v1/chat/completions", openapi_extra=body_of(ChatBody))
     async def chat_completions(request: Request) -> Response:
         """Answer a chat."""
         return await generate(request, services, prepare_chat)
 
-    @app.post("/v1/completions", openapi_extra=_body_of(CompletionBody))
+    @app.post("/v1/completions", openapi_extra=body_of(CompletionBody))
     async def completions(request: Request) -> Response:
         """Continue texts."""
         return await generate(request, services, prepare_completion)
 
 
+def _add_messages(app: FastAPI, services: Services) -> None:
+    @app.post("/v1/messages", openapi_extra=body_of(MessagesBody))
+    async def messages(request: Request) -> Response:
+        """Answer a chat in Anthropic's words."""
+        return await generate(request, services, prepare_message)
+
+    @app.post("/v1/messages/count_tokens", openapi_extra=body_of(CountBody))
+    async def message_tokens(request: Request) -> Response:
+        """Tell how many tokens a message's prompt has."""
+        return await count_tokens(request, services)
+
+
 def _add_tokens(app: FastAPI, services: Services) -> None:
-    @app.post("/tokenize", openapi_extra=_body_of(TokenizeText, TokenizeChat))
+    @app.post("/tokenize", openapi_extra=body_of(TokenizeText, TokenizeChat))
     async def token_ids(request: Request) -> Response:
         """Tell the token ids of a text or a chat."""
         return await tokenize(request, services)
 
-    @app.post("/detokenize", openapi_extra=_body_of(DetokenizeBody))
+    @app.post("/detokenize", openapi_extra=body_of(DetokenizeBody))
     async def token_text(request: Request) -> Response:
         """Tell the text of token ids."""
         return await detokenize(request, services)
+
+
+def _add_embeddings(app: FastAPI, services: Services) -> None:
+    @app.post("/v1/embeddings", openapi_extra=body_of(EmbeddingBody))
+    async def embeddings(request: Request) -> Response:
+        """Answer with a vector for each text."""
+        return await embed(request, services)
 
 
 def _add_models(app: FastAPI, services: Services) -> None:
@@ -175,29 +199,14 @@ async def _gateway_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, GatewayError)
     record = record_of(request.scope)
     record.error_code = error.code or str(error.status)
-    return error_response(error)
+    return error_response(error, request.scope)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     ours = from_http(error, request.method, request.url.path)
     record_of(request.scope).error_code = ours.code or str(ours.status)
-    return error_response(ours, error.headers)
-
-
-def _body_of(*models: type[Body]) -> dict[str, Any]:
-    """Return the body's schema for /openapi.json, any of several; bodies are read by ``body``, within bounds."""
-    schemas = [_schema_of(each) for each in models]
-    schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-    return {"requestBody": {"content": {"application/json": {"schema": schema}}, "required": True}}
-
-
-def _schema_of(model: type[Body]) -> dict[str, Any]:
-    schema = model.model_json_schema()
-    parts = schema.pop("$defs", {})
-    if parts:
-        schema["properties"]["stream_options"] = {"anyOf": [*parts.values(), {"type": "null"}]}
-    return schema
+    return error_response(ours, request.scope, error.headers)
 
 
 def _version() -> str:

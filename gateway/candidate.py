@@ -45,7 +45,8 @@ class Need:
     """A request as the router sees it.
 
     ``num_tokens`` are to be prefilled, ``context_len`` is the most that a choice may grow to,
-    ``one_token``: no choice has more than one token left to make.
+    ``one_token``: no choice has more than one token left to make, or only tokens that are known: no decode worker
+    is needed.
     """
 
     num_tokens: int

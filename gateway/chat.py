@@ -1,12 +1,14 @@
 """POST /v1/chat/completions: from the body to the job."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from gateway.answer import Prepared
 from gateway.body import invalid, parse
 from gateway.chat_prompt import chat_prompt
 from gateway.chat_reading import ChatReading, ReadingRules
 from gateway.chat_shape import ChatShape
+from gateway.choices_answer import ChoicesAnswer
 from gateway.known_fields import refuse_unknown
 from gateway.requests import (
     ChatBody,
@@ -15,6 +17,7 @@ from gateway.requests import (
     check_max_tokens,
     check_num_logprobs,
     check_room,
+    prompt_logprobs,
 )
 from gateway.sampling_fields import sampling_of, text_settings
 from gateway.served_model import ServedModel
@@ -22,19 +25,51 @@ from gateway.services import Services
 from gateway.structured import chat_grammar
 from gateway.tools import ToolUse, tool_use
 from gateway.truncation import cut, is_cut
+from gateway.unsupported import refuse_text_fields
 from protocol.sampling import NO_LOGPROBS
 
 
-async def prepare_chat(fields: Mapping[str, object], services: Services, label: str) -> tuple[Job, ChatShape, bool]:
-    """(job, shape, stream). Raises ``GatewayError`` for whatever can be judged before a worker."""
-    model, settings = services.model, services.settings
-    refuse_unknown(fields, ChatBody, settings)
+@dataclass(frozen=True, slots=True)
+class ChatPlan:
+    """A chat that was checked. ``readings`` are those of its choices, in order."""
+
+    job: Job
+    use: ToolUse
+    readings: list[ChatReading]
+
+
+async def prepare_chat(fields: Mapping[str, object], services: Services, label: str) -> Prepared:
+    """See ``Prepare``. Raises ``GatewayError`` for whatever can be judged before a worker."""
+    model = services.model
+    refuse_text_fields(fields)
+    refuse_unknown(fields, ChatBody, services.settings)
     body = parse(ChatBody, fields)
+    plan = await plan_chat(body, fields.get("tools"), services, label)
+    shape = ChatShape(
+        model.tokenizer,
+        body.logprobs,
+        plan.readings,
+        body.return_tokens_as_token_ids,
+        plan.job.prompts[0],
+        with_ids=body.return_token_ids,
+        tells_scores=body.prompt_logprobs is not None,
+        call_reason="stop" if plan.use.is_named else "tool_calls",
+    )
+    return Prepared(plan.job, lambda run: ChoicesAnswer(run, shape, model.name), body.stream)
+
+
+async def plan_chat(body: ChatBody, tools: object, services: Services, label: str) -> ChatPlan:
+    """What a chat is to be, whatever words its answer has. ``tools`` are the body's as they came.
+
+    Raises ``GatewayError`` for whatever can be judged before a worker.
+    """
+    model, settings = services.model, services.settings
     check_common(body, settings, model)
     num_top = _num_top(body)
     if num_top > 0:
         check_num_logprobs("top_logprobs", num_top, settings)
-    use = tool_use(body, fields.get("tools"))
+    scored = prompt_logprobs(body, settings)
+    use = tool_use(body, tools)
     prompt = await chat_prompt(body, model, settings, any_length=is_cut(body), tools=use.shown)
     prompt_ids = cut(prompt.token_ids, body, model, body.max_completion_tokens or body.max_tokens or 1)
     grammar = await chat_grammar(body, use, services, starts_inside=prompt.starts_inside)
@@ -44,27 +79,19 @@ async def prepare_chat(fields: Mapping[str, object], services: Services, label: 
     )
     room = check_room(len(prompt_ids), model, "messages")
     max_tokens = _max_tokens(body, room, model)
-    sampling = sampling_of(body, model, max_tokens=max_tokens, logprobs=num_top, grammar=grammar)
     job = Job(
         prompts=(prompt_ids,),
         num_choices=body.n,
-        sampling=sampling,
+        sampling=sampling_of(body, model, max_tokens=max_tokens, logprobs=num_top, grammar=grammar),
         text=text,
         cache_salt=body.cache_salt or "",
         label=label,
         include_usage=body.include_usage,
         continuous_usage=body.continuous_usage,
         include_kvferry=body.include_kvferry,
+        prompt_logprobs=scored,
     )
-    shape = ChatShape(
-        model.tokenizer,
-        body.logprobs,
-        readings(body, use, model, starts_inside=prompt.starts_inside),
-        body.return_tokens_as_token_ids,
-        prompt_ids if body.return_token_ids else None,
-        call_reason="stop" if use.is_named else "tool_calls",
-    )
-    return job, shape, body.stream
+    return ChatPlan(job, use, readings(body, use, model, starts_inside=prompt.starts_inside))
 
 
 def readings(body: ChatBody, use: ToolUse, model: ServedModel, *, starts_inside: bool) -> list[ChatReading]:

@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gateway.answer import Json
 from gateway.chat_reading import ChatReading, new_call_id
 from gateway.logprobs import chat_logprobs
-from gateway.responses import Json, joined
+from gateway.prompt_scores import Scores
+from gateway.prompt_told import PromptTold
+from gateway.responses import joined
 from gateway.tokenizer import TextTokenizer
 from gateway.tool_calls.segments import CallArguments, CallStart, Content, Reasoning, Segment
 from gateway.tool_calls.segments import joined as joined_segments
@@ -16,16 +19,20 @@ from gateway.transcript import Piece
 class ChatShape:
     """One answer's. ``readings`` are those of its choices, in order.
 
-    ``prompt_ids`` are told, and choices' own ids with them, unless they are None. A choice that called a tool finishes
-    with ``call_reason``, which OpenAI has as "tool_calls", but as "stop" where the client has named the function.
+    ``prompt_ids`` are told, and choices' own ids with them, ``with_ids``; and what they were worth, by id as vLLM does,
+    if it ``tells_scores``. A choice that called a tool finishes with ``call_reason``, which OpenAI has as "tool_calls",
+    but as "stop" where the client has named the function.
     """
 
     tokenizer: TextTokenizer
     logprobs: bool
     readings: Sequence[ChatReading]
-    as_ids: bool = False
-    prompt_ids: Sequence[int] | None = None
+    as_ids: bool
+    prompt_ids: Sequence[int]
+    with_ids: bool = False
+    tells_scores: bool = False
     call_reason: str = "tool_calls"
+    scores: list[Scores] = field(default_factory=list, init=False)
     id_prefix: str = field(default="chatcmpl-", init=False)
     whole_object: str = field(default="chat.completion", init=False)
     chunk_object: str = field(default="chat.completion.chunk", init=False)
@@ -65,11 +72,14 @@ class ChatShape:
             "finish_reason": self._reason(piece),
             "stop_reason": piece.stop_reason,
         }
-        return choice if self.prompt_ids is None else {**choice, "token_ids": piece.token_ids}
+        return {**choice, "token_ids": piece.token_ids} if self.with_ids else choice
 
     def once(self) -> Json:
-        """Return the prompt's ids, if they are told."""
-        return {} if self.prompt_ids is None else {"prompt_token_ids": self.prompt_ids}
+        """Return what is told of the prompt."""
+        told: Json = {"prompt_token_ids": self.prompt_ids} if self.with_ids else {}
+        if self.tells_scores:
+            told["prompt_logprobs"] = PromptTold(self.tokenizer, self.prompt_ids, self.scores[0], False).by_id()
+        return told
 
     def _reason(self, piece: Piece) -> str:
         called = self.readings[piece.choice].num_calls
@@ -78,7 +88,7 @@ class ChatShape:
     def _delta(self, piece: Piece, delta: Json) -> Json:
         logprobs = self._logprobs(piece) if piece.tokens else None
         choice = {"index": piece.choice, "delta": delta, "logprobs": logprobs, "finish_reason": None}
-        return choice if self.prompt_ids is None else {**choice, "token_ids": piece.token_ids}
+        return {**choice, "token_ids": piece.token_ids} if self.with_ids else choice
 
     def _logprobs(self, piece: Piece) -> Json:
         return chat_logprobs(self.tokenizer, piece.tokens, as_ids=self.as_ids)

@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.answer import Prepared
 from gateway.body import invalid, parse
+from gateway.choices_answer import ChoicesAnswer
+from gateway.completion_shape import CompletionShape
 from gateway.known_fields import refuse_unknown
 from gateway.requests import (
     DEFAULT_COMPLETION_TOKENS,
@@ -13,8 +16,8 @@ from gateway.requests import (
     check_max_tokens,
     check_num_logprobs,
     check_room,
+    prompt_logprobs,
 )
-from gateway.responses import CompletionShape
 from gateway.sampling_fields import sampling_of, text_settings
 from gateway.served_model import ServedModel
 from gateway.services import Services
@@ -24,10 +27,8 @@ from gateway.unsupported import refuse_chat_fields
 from protocol.sampling import NO_LOGPROBS
 
 
-async def prepare_completion(
-    fields: Mapping[str, object], services: Services, label: str
-) -> tuple[Job, CompletionShape, bool]:
-    """(job, shape, stream). Raises ``GatewayError`` for whatever can be judged before a worker."""
+async def prepare_completion(fields: Mapping[str, object], services: Services, label: str) -> Prepared:
+    """See ``Prepare``. Raises ``GatewayError`` for whatever can be judged before a worker."""
     model, settings = services.model, services.settings
     refuse_chat_fields(fields)
     refuse_unknown(fields, CompletionBody, settings)
@@ -35,6 +36,9 @@ async def prepare_completion(
     check_common(body, settings, model)
     num_top = NO_LOGPROBS if body.logprobs is None else body.logprobs
     check_num_logprobs("logprobs", num_top, settings)
+    scored = prompt_logprobs(body, settings)
+    if body.echo:
+        scored = max(scored, num_top)
     grammar = await checked_grammar(body, services)
     text = text_settings(body, settings, logprobs=body.logprobs is not None)
     given = split_prompts(body.prompt)
@@ -53,13 +57,23 @@ async def prepare_completion(
         include_usage=body.include_usage,
         continuous_usage=body.continuous_usage,
         include_kvferry=body.include_kvferry,
+        prompt_logprobs=scored,
     )
-    told = [each for each in prompts for _ in range(body.n)] if body.return_token_ids else None
-    shape = CompletionShape(model.tokenizer, body.logprobs is not None, body.return_tokens_as_token_ids, told)
-    return job, shape, body.stream
+    shape = CompletionShape(
+        model.tokenizer,
+        body.logprobs is not None,
+        body.return_tokens_as_token_ids,
+        [each for each in prompts for _ in range(body.n)],
+        with_ids=body.return_token_ids,
+        echoes=body.echo,
+        tells_scores=body.prompt_logprobs is not None,
+        skip_special_tokens=body.skip_special_tokens,
+        num_choices=body.n,
+    )
+    return Prepared(job, lambda run: ChoicesAnswer(run, shape, model.name), body.stream)
 
 
-def split_prompts(prompt: object) -> list[str | list[object]]:
+def split_prompts(prompt: object, param: str = "prompt") -> list[str | list[object]]:
     """One entry a prompt: text, or a list of what should be token ids.
 
     Raises ``GatewayError`` (400): none of the four forms, no prompt at all, or an empty one.
@@ -68,7 +82,7 @@ def split_prompts(prompt: object) -> list[str | list[object]]:
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], str | list):
         given = [prompt]  # the token ids of one prompt
     if not given or not all(isinstance(each, str | list) and each for each in given):
-        raise invalid("prompt", "a text, texts, token ids or lists of token ids; none empty")
+        raise invalid(param, "a text, texts, token ids or lists of token ids; none empty")
     return given
 
 
@@ -91,4 +105,6 @@ def _max_tokens(body: CompletionBody, prompts: list[tuple[int, ...]], model: Ser
     room = min(check_room(len(prompt), model, "prompt") for prompt in prompts)
     if body.max_tokens is None:
         return min(DEFAULT_COMPLETION_TOKENS, room)
+    if body.max_tokens == 0 and not body.echo:
+        raise invalid("max_tokens", "0 only with echo true")
     return check_max_tokens(body.max_tokens, room, model, "max_tokens")

@@ -1,23 +1,18 @@
-"""What both endpoints do with a request: read, prepare, run, answer."""
-
-from collections.abc import Awaitable, Callable, Mapping
+"""What all routes that generate do with a request: read, prepare, run, answer."""
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gateway.access_log import record_of
+from gateway.answer import Prepare, whole
 from gateway.body import read_fields
 from gateway.deadline import deadline_ms, is_hurried
 from gateway.disconnect import until_gone
-from gateway.requests import Job, label_of
-from gateway.responses import Answer, Json, Shape
+from gateway.requests import label_of
 from gateway.run import Run
 from gateway.services import Services
 from gateway.sse import EventStream
-from gateway.transcript import Piece
 from gateway.unsupported import refuse_unsupported
-
-Prepare = Callable[[Mapping[str, object], Services, str], Awaitable[tuple[Job, Shape, bool]]]
 
 
 async def generate(request: Request, services: Services, prepare: Prepare) -> Response:
@@ -31,24 +26,16 @@ async def generate(request: Request, services: Services, prepare: Prepare) -> Re
     fields = await read_fields(request, services.settings)
     refuse_unsupported(fields)
     record.label = record.label or label_of(fields)
-    job, shape, stream = await prepare(fields, services, record.label)
-    record.num_prompt_tokens = job.num_prompt_tokens
-    await services.reserve(record, job)
-    run = Run(job, services.folder_model.tokenizer, record, services.metrics, within_ms)
+    prepared = await prepare(fields, services, record.label)
+    record.num_prompt_tokens = prepared.job.num_prompt_tokens
+    await services.reserve(record, prepared.job)
+    run = Run(prepared.job, services.folder_model.tokenizer, record, services.metrics, within_ms)
     await until_gone(request.receive, run.start(services.dispatcher))
-    answer = Answer(run, shape, services.folder_model.name)
-    if stream:
+    answer = prepared.answer(run)
+    if prepared.stream:
         return EventStream(answer, services)
     try:
-        body = await until_gone(request.receive, _whole(answer))
+        body = await until_gone(request.receive, whole(answer))
     finally:
         run.close("client disconnected")
     return JSONResponse(body, headers=answer.headers())
-
-
-async def _whole(answer: Answer) -> Json:
-    pieces: list[list[Piece]] = [[] for _ in range(answer.run.num_choices)]
-    while batch := await answer.run.batch():
-        for piece in batch:
-            pieces[piece.choice].append(piece)
-    return answer.whole([answer.shape.whole(each) for each in pieces])

@@ -15,7 +15,7 @@ from gateway.served_model import ServedModel
 from gateway.tools import ToolFields
 from gateway.transcript import TextSettings
 from protocol.errors import Code
-from protocol.sampling import Sampling
+from protocol.sampling import NO_LOGPROBS, Sampling
 
 MaxTokens = Annotated[int, Field(ge=1)]
 
@@ -68,7 +68,8 @@ class CompletionBody(SamplingFields):
     """POST /v1/completions. ``prompt`` has four forms, told apart by ``prompts_of``."""
 
     prompt: object
-    max_tokens: MaxTokens | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    echo: bool = False
     logprobs: Annotated[int, Field(ge=0)] | None = None
     add_special_tokens: bool = True
 
@@ -78,7 +79,8 @@ class Job:
     """What a request asks for, checked: nothing is left to refuse but by the workers.
 
     Choice ``c`` of prompt ``p`` has index ``p * num_choices + c``. ``num_top`` alternatives are
-    reported with each token where ``text.logprobs``.
+    reported with each token where ``text.logprobs``, ``prompt_logprobs`` with each of the prompts.
+    ``sampling.max_tokens`` 0: nothing but the prompts is wanted.
     """
 
     prompts: tuple[tuple[int, ...], ...]
@@ -90,6 +92,7 @@ class Job:
     include_usage: bool
     continuous_usage: bool
     include_kvferry: bool = False
+    prompt_logprobs: int = NO_LOGPROBS
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -137,6 +140,19 @@ def check_num_logprobs(param: str, number: int, settings: HttpSettings) -> None:
 def _context(model: ServedModel) -> str:
     """In OpenAI's words: LiteLLM, LangChain and others tell this error from others by them, not by its code."""
     return f"This model's maximum context length is {model.max_model_len} tokens"
+
+
+def prompt_logprobs(body: SamplingFields, settings: HttpSettings) -> int:
+    """Alternatives that are told of the prompt's tokens. Raises ``GatewayError`` (400): too many, or in a stream."""
+    number = body.prompt_logprobs
+    if number is None:
+        return NO_LOGPROBS
+    if number < 0:
+        raise invalid("prompt_logprobs", f"-1 (all) isn't supported, {settings.max_logprobs} at most")
+    check_num_logprobs("prompt_logprobs", number, settings)
+    if body.stream:
+        raise invalid("prompt_logprobs", "not with stream true")
+    return number
 
 
 def check_room(num_tokens: int, model: ServedModel, param: str, *, at_least: bool = False) -> int:

@@ -1,16 +1,20 @@
 """One HTTP request's generations on their way: tokens of all its prompts in, pieces out."""
 
 import asyncio
+import secrets
 import time
+from dataclasses import replace
 
 from gateway.access_log import RequestRecord
-from gateway.errors import GatewayError, from_code
+from gateway.deadline import left_ms
+from gateway.errors import GatewayError
 from gateway.generation import Dispatcher, Generation, Journey, Stream, Update
 from gateway.metrics import HttpMetrics
+from gateway.prompt_scores import PromptScores
 from gateway.requests import Job
 from gateway.tokenizer import TextTokenizer
 from gateway.transcript import Piece, Transcript
-from protocol.errors import Code
+from protocol.sampling import NO_LOGPROBS, Sampling
 from runtime.logs import get_logger
 
 log = get_logger("gateway.run")
@@ -36,6 +40,8 @@ class Run:
         ]
         self._num_open = len(self._transcripts)
         self._last_token = [0.0] * len(self._transcripts)
+        self.scores = PromptScores()
+        self._own_id = "" if job.sampling.max_tokens else f"req-{secrets.token_hex(8)}"
         self._streams: dict[int, Stream] = {}
         self._loop = asyncio.get_running_loop()
         self._due: set[int] = set()
@@ -62,22 +68,24 @@ class Run:
 
     @property
     def num_cached_tokens(self) -> int:
-        """Prompt tokens whose compute was skipped, over all prompts."""
+        """Prompt tokens whose compute was skipped, over all prompts: none of those that were scored first."""
+        if self.scores.of_prompts:
+            return 0
         return sum(stream.num_cached_tokens for stream in self._streams.values())
 
     @property
     def request_id(self) -> str:
         """The dispatcher's id of the first prompt's request; "" before it was submitted."""
-        return self._streams[0].request_id if 0 in self._streams else ""
+        return self._streams[0].request_id if 0 in self._streams else self.scores.request_id or self._own_id
 
     @property
     def path(self) -> str:
         """How the first tokens were made: that of the first prompt which has any."""
-        return next((each.path for each in self._streams.values() if each.path), "")
+        return next((each.path for each in self._streams.values() if each.path), self.scores.path)
 
     def journeys(self) -> list[Journey]:
-        """Where each prompt's request has been; complete when all choices have ended."""
-        return [self._streams[number].journey() for number in sorted(self._streams)]
+        """Where each prompt's request has been; complete when all choices have ended. Those for scores come first."""
+        return self.scores.journeys() + [self._streams[number].journey() for number in sorted(self._streams)]
 
     async def start(self, dispatcher: Dispatcher) -> None:
         """Submit every prompt and wait for the first token of any.
@@ -85,9 +93,15 @@ class Run:
         Raises ``GatewayError``, or what a broken dispatcher raises; nothing is left running then,
         nor when this is cancelled.
         """
+        job = self.job
         try:
+            if job.prompt_logprobs != NO_LOGPROBS:
+                await self.scores.fetch(dispatcher, job.prompts, self._like_prompt)
+            if not job.sampling.max_tokens:
+                self._end_without_tokens()
+                return
             async with asyncio.TaskGroup() as group:
-                for number in range(len(self.job.prompts)):
+                for number in range(len(job.prompts)):
                     group.create_task(self._submit(dispatcher, number))
             await self._news.wait()
             if not self._ready:
@@ -124,9 +138,23 @@ class Run:
     def close(self, reason: str) -> None:
         """Cancel what hasn't ended. Idempotent; nothing to do after the last choice's end."""
         self._note()
+        self.scores.cancel(reason)
         if self._num_open:  # else each stream ends by itself
             for stream in self._streams.values():
                 stream.cancel(reason)
+
+    def _like_prompt(self, sampling: Sampling) -> Generation:
+        """What asks for a prompt's scores."""
+        job = self.job
+        scored = replace(sampling, logprobs=job.prompt_logprobs)
+        return Generation((), 1, scored, job.cache_salt, job.label, self._left_ms())
+
+    def _end_without_tokens(self) -> None:
+        """Nothing but the prompt was asked for."""
+        self._num_open = 0
+        for transcript in self._transcripts:
+            transcript.finish_reason = "length"
+            self._ready.append(Piece(transcript.choice, "", [], 0, "length"))
 
     async def _submit(self, dispatcher: Dispatcher, number: int) -> None:
         job = self.job
@@ -145,13 +173,7 @@ class Run:
         self._take_soon(number)  # something may have come already
 
     def _left_ms(self) -> int:
-        """Of the deadline, 0 if there is none. Raises ``GatewayError`` (504) if it has passed already."""
-        if not self._deadline_ms:
-            return 0
-        left_ms = self._deadline_ms - int((time.monotonic() - self._record.started) * 1000)
-        if left_ms < 1:
-            raise from_code(Code.DEADLINE, f"the deadline of {self._deadline_ms} ms passed before a worker was asked")
-        return left_ms
+        return left_ms(self._deadline_ms, self._record.started)
 
     def _take_soon(self, number: int) -> None:
         """Not at once: whoever has news for us is in the middle of something, and a stop string goes back to it."""

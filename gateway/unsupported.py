@@ -13,11 +13,9 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "functions": (),
     "function_call": ("none", "auto"),
     "logits_processors": (),
-    "prompt_logprobs": (),
     "use_beam_search": (),
     "best_of": (1,),
     "suffix": (),
-    "echo": (),
     "audio": (),
     "modalities": (["text"],),
     "web_search_options": (),
@@ -40,19 +38,24 @@ UNSUPPORTED = frozenset(_NEUTRAL)
 """Their names."""
 
 
-_OF_CHATS = ("chat_template", "documents")
+_OF_CHATS = ("chat_template", "documents", "tools", "tool_choice")
+_OF_TEXTS = ("echo",)
 
 
 def refuse_chat_fields(fields: Mapping[str, object]) -> None:
     """Raise ``GatewayError`` (400, ``unsupported_parameter``) if a text comes with what only a chat's template uses."""
-    for name in _OF_CHATS:
-        if not _is_empty(fields.get(name)):
-            raise GatewayError(
-                400,
-                f"{name} is for chats; leave it out, or send messages",
-                code="unsupported_parameter",
-                param=name,
-            )
+    _refuse(_OF_CHATS, fields, "is for chats; leave it out, or send messages")
+
+
+def refuse_text_fields(fields: Mapping[str, object]) -> None:
+    """Raise ``GatewayError`` (400, ``unsupported_parameter``) if a chat comes with what is for texts alone."""
+    _refuse(_OF_TEXTS, fields, "is for /v1/completions; leave it out")
+
+
+def _refuse(names: tuple[str, ...], fields: Mapping[str, object], why: str) -> None:
+    for name in names:
+        if not _is_empty(fields.get(name)) and fields.get(name) not in ("none", "auto"):
+            raise GatewayError(400, f"{name} {why}", code="unsupported_parameter", param=name)
 
 
 def refuse_unsupported(fields: Mapping[str, object]) -> None:

@@ -140,6 +140,8 @@ class PrefillWorker(Worker):
                 job.sender.computed(branch, result)
             return
         self.emitter.add(token_event(result, max(result.num_cached_tokens, 0)))
+        if job.request.sampling.forced_ids and not result.finish_reason:
+            return  # more of them come, and nothing is handed over
         job.first_tokens.setdefault(result.choice, result)
         self._sampled(result.key, job)
 

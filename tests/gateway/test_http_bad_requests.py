@@ -146,11 +146,9 @@ def test_a_prompt_that_is_none_of_the_four_forms_is_refused(prompt: object) -> N
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("prompt_logprobs", 0),
         ("use_beam_search", True),
         ("best_of", 2),
         ("suffix", "x"),
-        ("echo", True),
         ("audio", {"voice": "x"}),
         ("kv_transfer_params", {"remote_host": "10.0.0.1"}),
         ("chat_template", "{{ 1 }}"),

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from engine.core import Model
+from engine.guides import Guides
 from engine.llama import LlamaModel
+from gateway.grammars.building import of_schema
+from gateway.grammars.calls import of_calls
+from gateway.tokenizer import TextTokenizer
+from gateway.tool_calls.formats import HERMES
 from protocol.sampling import Sampling
+from tests.support.inline_guides import InlineGuides
 from tests.support.prompts import prompt_ids
 from tests.support.virtual_clock import run_virtually
 from tests.support.world import Asked, World
@@ -54,10 +62,15 @@ def prompt(model_dir: Path) -> tuple[int, ...]:
 
 
 async def broken_run(
-    model: Model, prompt: tuple[int, ...], sampling: Sampling, num_choices: int, kills: Sequence[int]
+    model: Model,
+    prompt: tuple[int, ...],
+    sampling: Sampling,
+    num_choices: int,
+    kills: Sequence[int],
+    guides: Guides | None = None,
 ) -> Asked:
     """One request whose decode worker is killed once after each number of tokens in ``kills``."""
-    world = World(model=model, num_blocks=128, max_num_batched_tokens=512, local_prefill_tokens=-1)
+    world = World(model=model, num_blocks=128, guides=guides, max_num_batched_tokens=512, local_prefill_tokens=-1)
     await world.start()
     asked = world.ask(prompt, num_choices, sampling)
     assert asked is not None
@@ -114,3 +127,45 @@ def test_it_is_even_when_it_happens_three_times(model: Model, prompt: tuple[int,
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 def test_it_is_after_every_token(model: Model, prompt: tuple[int, ...], sampling: Sampling, n: int) -> None:
     check_kills(model, prompt, sampling, n, range(41))
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "kinds": {"type": "array", "items": {"enum": ["ox", "ant", "hen"]}, "minItems": 11, "maxItems": 11},
+    },
+    "required": ["name", "kinds"],
+    "additionalProperties": False,
+}
+HELD = {
+    "schema": of_schema(SCHEMA),
+    "call": of_calls(HERMES, [("note", SCHEMA), ("clock", None)], {}, parallel=False),
+}
+
+
+@pytest.fixture(scope="module")
+def guides(model_dir: Path, model: Model) -> Guides:
+    return InlineGuides.load(model_dir, model.config.vocab_size)
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_an_answer_that_is_held_to_a_form_is_that_of_the_unbroken_run(
+    model: Model, dtype: str, prompt: tuple[int, ...], guides: Guides, model_dir: Path, kind: str
+) -> None:
+    """A schema's answer and a forced call, whose grammars are followed anew from the tokens that are there."""
+    kills = FEW if dtype == "bfloat16" else FEWER
+    tokenizer = TextTokenizer.load(model_dir)
+    sampling = replace(SEEDED, ignore_eos=False, min_tokens=0, max_tokens=400, eos_ids=(2,), grammar=HELD[kind])
+
+    async def check() -> None:
+        unbroken = await broken_run(model, prompt, sampling, 1, (), guides)
+        text = tokenizer.decode([token for token in unbroken.tokens[0] if token != 2])
+        value = json.loads(text.removeprefix("<tool_call>\n").removesuffix("\n</tool_call>"))
+        assert Draft202012Validator(SCHEMA).is_valid(value.get("arguments", value) if kind == "call" else value)
+        assert max(FEW) < len(unbroken.tokens[0]) < 80
+        for k in kills:
+            broken = await broken_run(model, prompt, sampling, 1, (k,), guides)
+            assert (broken.tokens, broken.logprobs) == (unbroken.tokens, unbroken.logprobs), k
+
+    run_virtually(check())

@@ -10,6 +10,7 @@ from typing import TypeVar
 from decode_svc.service import DecodeWorker
 from engine.api import Ready
 from engine.core import Engine, EngineSettings, Model
+from engine.guides import Guides
 from engine.loop import run_loop
 from engine.pool_memory import PoolMemory
 from engine.port import EnginePort, Started, ThreadPort
@@ -78,6 +79,7 @@ class Stack:
     max_model_len: int = 4096
     virtual: bool = False
     make_link: Callable[[Peer], Link] | None = None
+    guides: Guides | None = None
 
     async def add(self, role: str, worker_id: str, **settings: object) -> Node:
         """Start a worker; ``settings`` are of ``WorkerSettings``."""
@@ -96,6 +98,7 @@ class Stack:
                 kv_dtype=model.layout.dtype,
                 max_recompute_tokens=chosen.local_prefill_tokens,
             ),
+            guides=self.guides,
         )
         ready = Ready(self.num_blocks, self.max_model_len, 0, "toy", "toy")
         started = Started(ready, model.layout, "toy")

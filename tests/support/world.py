@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.core import Model
+from engine.guides import Guides
 from engine.toy_model import ToyModel
 from gateway.dispatch_settings import DispatchSettings
 from gateway.dispatcher import GatewayDispatcher
@@ -49,6 +50,7 @@ class Asked:
     cancelled: bool = False
     error: GatewayError | None = None
     done: bool = False
+    vectors: list[bytes] = field(default_factory=list)
 
 
 class Outcomes(DispatchMetrics):
@@ -81,10 +83,13 @@ class World:
         limits: DispatchSettings = PATIENT,
         model: Model | None = None,
         num_blocks: int = 48,
+        guides: Guides | None = None,
         **worker_settings: object,
     ) -> None:
         self.limits = limits
-        self.stack = Stack(num_blocks=num_blocks, virtual=True, model=model or ToyModel(), max_model_len=2048)
+        self.stack = Stack(
+            num_blocks=num_blocks, virtual=True, model=model or ToyModel(), max_model_len=2048, guides=guides
+        )
         self.worker_settings = {"max_num_batched_tokens": 32, "local_prefill_tokens": 64, **worker_settings}
         self.gateways: dict[str, Gateway] = {}
         self.asked: list[Asked] = []
@@ -136,6 +141,7 @@ class World:
                 assert update.first_index == len(asked.tokens[update.choice])
                 asked.tokens[update.choice] += update.token_ids
                 asked.logprobs[update.choice] += update.logprobs
+                asked.vectors += [update.vector] if update.vector else []
         except GatewayError as error:
             asked.error = error
         asked.done = True
