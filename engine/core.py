@@ -138,6 +138,10 @@ class Engine:
         """Whether there may be work soon, without a command."""
         return self._guidance.waits
 
+    def prepare(self) -> None:
+        """Nobody waits for a step: do what the first request of some kind would wait for. Idempotent."""
+        self._guidance.prepare()
+
     def num_prompts(self) -> int:
         """Prompts of which more than the last token is still to be computed."""
         book = self._book
