@@ -61,8 +61,14 @@ class Guidance:
 
     def settle(self) -> list[Result]:
         """Give guides to whom they are for; what can't be compiled ends."""
+        if not self._pending:
+            return []
         results: list[Result] = []
-        for request, future in [pair for pair in self._pending if pair[1].done()]:
+        pending, self._pending = self._pending, []
+        for request, future in pending:
+            if not future.done():  # asked once: it may be done any moment
+                self._pending.append((request, future))
+                continue
             if self._book.requests.get(request.key) is not request:
                 continue  # it has ended meanwhile
             try:
@@ -72,5 +78,4 @@ class Guidance:
             except GrammarError as error:
                 self._book.forget(request.key)
                 results.append(Broken(request.key, str(error), BAD_REQUEST))
-        self._pending = [pair for pair in self._pending if not pair[1].done()]
         return results
