@@ -31,6 +31,7 @@ from engine.block_pool import BlockPool
 from engine.book import Book
 from engine.errors import BrokenPromise
 from engine.guidance import BAD_REQUEST, Guidance
+from engine.guide import GrammarError
 from engine.guides import Guides
 from engine.intake import NEVER_FITS, Intake
 from engine.kv_cache import copy_block
@@ -314,7 +315,10 @@ class Engine:
             if faults:
                 self._break(task.request.key, faults[0])
             elif task.age in self._book.tasks:  # else another choice has broken this request
-                self._results += self._progress.apply(task, work.num_tokens, good)
+                try:
+                    self._results += self._progress.apply(task, work.num_tokens, good)
+                except GrammarError as error:  # its grammar can't be followed from here; nobody else's concern
+                    self._break(task.request.key, error)
 
     def _fail(self, tasks: list[Task], error: Exception) -> None:
         self._failures += 1
@@ -327,7 +331,7 @@ class Engine:
     def _break(self, key: Key, error: Exception) -> None:
         if key in self._book.requests:
             self._book.forget(key)
-            if isinstance(error, GuidedError):
+            if isinstance(error, GuidedError | GrammarError):
                 self._results.append(Broken(key, str(error), BAD_REQUEST))
             else:
                 self._results.append(Broken(key, f"{type(error).__name__}: {error}"))
