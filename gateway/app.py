@@ -8,9 +8,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from gateway.access_log import record_of
-from gateway.body import Body
 from gateway.chat import prepare_chat
 from gateway.completions import prepare_completion
+from gateway.description import ANSWERS, ERRORS, NOT_READY, PAGE, DescribedApp, body_of
 from gateway.errors import GatewayError
 from gateway.front import Front
 from gateway.generate import generate
@@ -52,12 +52,13 @@ def create_app(
         grammars or GrammarCheck(),
     )
     services.metrics.watch_limits(lambda: services.limiter.alone)
-    app = FastAPI(
+    app = DescribedApp(
         title="KVFerry",
         version=_version(),
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        responses=ERRORS,
     )
     app.add_exception_handler(GatewayError, _gateway_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -70,24 +71,24 @@ def create_app(
 
 
 def _add_generation(app: FastAPI, services: Services) -> None:
-    @app.post("/v1/chat/completions", openapi_extra=_body_of(ChatBody))
+    @app.post("/v1/chat/completions", openapi_extra=body_of(ChatBody), responses=ANSWERS)
     async def chat_completions(request: Request) -> Response:
         """Answer a chat."""
         return await generate(request, services, prepare_chat)
 
-    @app.post("/v1/completions", openapi_extra=_body_of(CompletionBody))
+    @app.post("/v1/completions", openapi_extra=body_of(CompletionBody), responses=ANSWERS)
     async def completions(request: Request) -> Response:
         """Continue texts."""
         return await generate(request, services, prepare_completion)
 
 
 def _add_tokens(app: FastAPI, services: Services) -> None:
-    @app.post("/tokenize", openapi_extra=_body_of(TokenizeText, TokenizeChat))
+    @app.post("/tokenize", openapi_extra=body_of(TokenizeText, TokenizeChat))
     async def token_ids(request: Request) -> Response:
         """Tell the token ids of a text or a chat."""
         return await tokenize(request, services)
 
-    @app.post("/detokenize", openapi_extra=_body_of(DetokenizeBody))
+    @app.post("/detokenize", openapi_extra=body_of(DetokenizeBody))
     async def token_text(request: Request) -> Response:
         """Tell the text of token ids."""
         return await detokenize(request, services)
@@ -122,7 +123,7 @@ def _add_probes(app: FastAPI, services: Services) -> None:
         """Say that the process answers: no reason to restart it, whatever is amiss elsewhere."""
         return JSONResponse({"status": "live"})
 
-    @app.get("/ready")
+    @app.get("/ready", responses=NOT_READY)
     async def ready() -> Response:
         """Say whether a new request can be taken here: the bus is there, some path is, and this gateway stays."""
         health = services.dispatcher.health()
@@ -134,9 +135,9 @@ def _add_probes(app: FastAPI, services: Services) -> None:
         }
         return _probe(body, ok=health.ready)
 
-    @app.get("/ping")
-    @app.post("/ping")
-    @app.get("/health")
+    @app.get("/ping", responses=NOT_READY)
+    @app.post("/ping", responses=NOT_READY)
+    @app.get("/health", responses=NOT_READY)
     async def health_page() -> Response:
         """Say which paths can generate: 200 if any can. A gateway that drains can still."""
         health = services.dispatcher.health()
@@ -151,7 +152,7 @@ def _add_probes(app: FastAPI, services: Services) -> None:
         }
         return _probe(body, ok=bool(health.paths))
 
-    @app.get("/metrics")
+    @app.get("/metrics", responses=PAGE, response_class=Response)
     async def metrics_page() -> Response:
         """Show metrics as Prometheus text."""
         return Response(services.metrics.all.render(), media_type=CONTENT_TYPE)
@@ -183,21 +184,6 @@ async def _http_error(request: Request, error: Exception) -> Response:
     ours = from_http(error, request.method, request.url.path)
     record_of(request.scope).error_code = ours.code or str(ours.status)
     return error_response(ours, error.headers)
-
-
-def _body_of(*models: type[Body]) -> dict[str, Any]:
-    """Return the body's schema for /openapi.json, any of several; bodies are read by ``body``, within bounds."""
-    schemas = [_schema_of(each) for each in models]
-    schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-    return {"requestBody": {"content": {"application/json": {"schema": schema}}, "required": True}}
-
-
-def _schema_of(model: type[Body]) -> dict[str, Any]:
-    schema = model.model_json_schema()
-    parts = schema.pop("$defs", {})
-    if parts:
-        schema["properties"]["stream_options"] = {"anyOf": [*parts.values(), {"type": "null"}]}
-    return schema
 
 
 def _version() -> str:
