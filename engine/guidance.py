@@ -13,8 +13,12 @@ from engine.request import Request
 
 log = logging.getLogger("engine")
 
-BAD_REQUEST = "bad_request"
-"""A code of ``protocol.errors``, which the engine may not import."""
+BAD_REQUEST, MISMATCH = "bad_request", "mismatch"
+"""Codes of ``protocol.errors``, which the engine may not import."""
+
+
+class NoGuidesError(GrammarError):
+    """This worker can't follow any grammar; another one may."""
 
 
 class Guidance:
@@ -53,7 +57,7 @@ class Guidance:
         request.unguided = True
         if self._guides is None:
             future: Future[list[Guide]] = Future()
-            future.set_exception(GrammarError("this worker can't follow grammars: see its log"))
+            future.set_exception(NoGuidesError("this worker can't follow grammars: see its log"))
         else:
             outputs = [choice.output for choice in request.choices]
             future = self._guides.begin(sampling.grammar, sampling.eos_ids, outputs)
@@ -77,5 +81,6 @@ class Guidance:
                 request.unguided = False
             except GrammarError as error:
                 self._book.forget(request.key)
-                results.append(Broken(request.key, str(error), BAD_REQUEST))
+                code = MISMATCH if isinstance(error, NoGuidesError) else BAD_REQUEST
+                results.append(Broken(request.key, str(error), code))
         return results

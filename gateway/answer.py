@@ -33,7 +33,7 @@ class Answer(Protocol):
     async def whole(self, choices: Sequence[list[Piece]]) -> Json:
         """Return the body of an unstreamed answer, from all pieces of each choice."""
 
-    def opening(self) -> bytes:
+    async def opening(self) -> bytes:
         """Return the events before the first piece."""
 
     def events(self, pieces: Sequence[Piece]) -> bytes:

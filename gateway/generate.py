@@ -48,7 +48,9 @@ async def generate(request: Request, services: Services, prepare: Prepare) -> Re
         body = await until_gone(request.receive, whole(answer))
     finally:
         run.close("client disconnected")
-    return JSONResponse(body, headers=answer.headers())
+    if not run.scores.of_prompts:
+        return JSONResponse(body, headers=answer.headers())
+    return await asyncio.to_thread(JSONResponse, body, headers=answer.headers())
 
 
 async def _held(starting: asyncio.Future[None], hold_s: float | None) -> None:

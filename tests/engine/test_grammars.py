@@ -159,7 +159,7 @@ def test_one_that_breaks_as_it_reads_a_token_ends_its_request_alone(n: int, hand
 def test_a_worker_without_grammars_says_so() -> None:
     engine = Rig()
     [broken] = only(engine.run(Prefill(KEY, prompt(40), tails(()), guided(GREEDY))), Broken)
-    assert broken.code == "bad_request"
+    assert broken.code == "mismatch"  # another worker may
     engine.assert_empty()
 
 
