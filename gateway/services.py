@@ -35,7 +35,7 @@ class Services:
 
     async def enter(self, record: RequestRecord, key: Key) -> None:
         """Let a key's request in, which takes a slot if the key has limits. Raises ``GatewayError`` (429)."""
-        record.key = key.name
+        record.key, record.owner = key.name, key.owner
         if key.limits.any:
             record.stay = await self.limiter.enter(key)
             self._check(record.stay)
@@ -49,8 +49,8 @@ class Services:
         self._check(record.stay)
 
     async def settle(self, record: RequestRecord) -> None:
-        """Charge what was used instead, and free the key's slot. Idempotent."""
-        if record.stay is not None:
+        """Charge what was used instead, and free the key's slot, unless something runs on. Idempotent."""
+        if record.stay is not None and not record.handed_over:
             await self.limiter.leave(record.stay, record.num_charged_tokens)
 
     def _check(self, stay: Stay) -> None:
