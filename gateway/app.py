@@ -13,6 +13,7 @@ from gateway.anthropic_api.routes import count_tokens, prepare_message
 from gateway.body_schema import body_of
 from gateway.chat import prepare_chat
 from gateway.completions import prepare_completion
+from gateway.embeddings import EmbeddingBody, embed
 from gateway.errors import GatewayError
 from gateway.front import Front
 from gateway.generate import generate
@@ -74,6 +75,7 @@ def create_app(
     _add_responses(app, ResponseRoutes(services, background or Background(Shelf(MemoryStore()))))
     _add_messages(app, services)
     _add_tokens(app, services)
+    _add_embeddings(app, services)
     _add_models(app, services)
     _add_probes(app, services)
     app.add_middleware(Front, keys=KeyRing(settings.api_keys) if keys is None else keys, services=services)
@@ -141,6 +143,13 @@ def _add_tokens(app: FastAPI, services: Services) -> None:
     async def token_text(request: Request) -> Response:
         """Tell the text of token ids."""
         return await detokenize(request, services)
+
+
+def _add_embeddings(app: FastAPI, services: Services) -> None:
+    @app.post("/v1/embeddings", openapi_extra=body_of(EmbeddingBody))
+    async def embeddings(request: Request) -> Response:
+        """Answer with a vector for each text."""
+        return await embed(request, services)
 
 
 def _add_models(app: FastAPI, services: Services) -> None:

@@ -73,7 +73,7 @@ async def prepare_completion(fields: Mapping[str, object], services: Services, l
     return Prepared(job, lambda run: ChoicesAnswer(run, shape, model.name), body.stream)
 
 
-def split_prompts(prompt: object) -> list[str | list[object]]:
+def split_prompts(prompt: object, param: str = "prompt") -> list[str | list[object]]:
     """One entry a prompt: text, or a list of what should be token ids.
 
     Raises ``GatewayError`` (400): none of the four forms, no prompt at all, or an empty one.
@@ -82,7 +82,7 @@ def split_prompts(prompt: object) -> list[str | list[object]]:
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], str | list):
         given = [prompt]  # the token ids of one prompt
     if not given or not all(isinstance(each, str | list) and each for each in given):
-        raise invalid("prompt", "a text, texts, token ids or lists of token ids; none empty")
+        raise invalid(param, "a text, texts, token ids or lists of token ids; none empty")
     return given
 
 

@@ -1,5 +1,7 @@
 """What all routes that generate do with a request: read, prepare, run, answer."""
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -18,7 +20,8 @@ from gateway.unsupported import refuse_unsupported
 async def generate(request: Request, services: Services, prepare: Prepare) -> Response:
     """Answer a request for tokens.
 
-    Raises ``GatewayError`` for whatever goes wrong before the first token, and ``ClientGone``.
+    Raises ``GatewayError`` for whatever goes wrong before the first token, and ``ClientGone``. A stream whose first
+    token takes longer than ``first_byte_hold_s`` begins without it: what goes wrong later is an event.
     """
     record = record_of(request.scope)
     within_ms = deadline_ms(request.scope["headers"], services.settings.request_timeout_s)
@@ -32,12 +35,26 @@ async def generate(request: Request, services: Services, prepare: Prepare) -> Re
     if prepared.aside is not None:
         return JSONResponse(await prepared.aside(record, within_ms))
     run = Run(prepared.job, services.folder_model.tokenizer, record, services.metrics, within_ms)
-    await until_gone(request.receive, run.start(services.dispatcher))
+    starting = asyncio.ensure_future(run.start(services.dispatcher))
+    hold_s = services.settings.first_byte_hold_s if prepared.stream else None
+    try:
+        await until_gone(request.receive, _held(starting, hold_s))
+    except BaseException:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        raise
     answer = prepared.answer(run)
     if prepared.stream:
-        return EventStream(answer, services)
+        return EventStream(answer, services, starting)
     try:
         body = await until_gone(request.receive, whole(answer))
     finally:
         run.close("client disconnected")
     return JSONResponse(body, headers=answer.headers())
+
+
+async def _held(starting: asyncio.Future[None], hold_s: float | None) -> None:
+    """Wait for the first token, but no longer than ``hold_s`` seconds. Raises what went wrong before it."""
+    await asyncio.wait((starting,), timeout=hold_s)
+    if starting.done():
+        starting.result()

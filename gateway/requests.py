@@ -137,6 +137,11 @@ def check_num_logprobs(param: str, number: int, settings: HttpSettings) -> None:
         raise invalid(param, f"at most {settings.max_logprobs}")
 
 
+def _context(model: ServedModel) -> str:
+    """In OpenAI's words: LiteLLM, LangChain and others tell this error from others by them, not by its code."""
+    return f"This model's maximum context length is {model.max_model_len} tokens"
+
+
 def prompt_logprobs(body: SamplingFields, settings: HttpSettings) -> int:
     """Alternatives that are told of the prompt's tokens. Raises ``GatewayError`` (400): too many, or in a stream."""
     number = body.prompt_logprobs
@@ -157,7 +162,7 @@ def check_room(num_tokens: int, model: ServedModel, param: str, *, at_least: boo
         return room
     raise GatewayError(
         400,
-        f"The model's context is {model.max_model_len} tokens; the prompt alone has"
+        f"{_context(model)}. The prompt is too long: it alone has"
         f"{' at least' if at_least else ''} {num_tokens}, and at least one must follow. Shorten it",
         code=Code.TOO_LONG,
         param=param,
@@ -170,7 +175,7 @@ def check_max_tokens(max_tokens: int, room: int, model: ServedModel, param: str)
         return max_tokens
     raise GatewayError(
         400,
-        f"The model's context is {model.max_model_len} tokens; {max_tokens} were asked for after a"
+        f"{_context(model)}; {max_tokens} were asked for after a"
         f" prompt of {model.max_model_len - room}. Ask for {room} at most",
         code=Code.TOO_LONG,
         param=param,

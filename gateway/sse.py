@@ -1,5 +1,6 @@
 """An answer as a stream of server-sent events."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from starlette.responses import Response
@@ -18,19 +19,18 @@ log = get_logger("gateway.sse")
 
 
 class EventStream(Response):
-    """Sends a run's pieces as they come: what is ready together goes out in one write.
+    """Sends a run's pieces as they come: what is ready together goes out in one write."""
 
-    Its first token has come when it is made.
-    """
-
-    def __init__(self, answer: Answer, services: Services) -> None:
+    def __init__(self, answer: Answer, services: Services, starting: asyncio.Future[None]) -> None:
+        """``starting`` is done once the first token has come, or raises what went wrong before."""
         super().__init__(
             media_type="text/event-stream",
-            headers={"cache-control": "no-cache", "x-accel-buffering": "no", **answer.headers()},
+            headers={"cache-control": "no-cache", "x-accel-buffering": "no", **_known(answer.headers())},
         )
         del self.headers["content-length"]
         self._answer = answer
         self._services = services
+        self._starting = starting
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it all. Raises ``ClientGone``; in any case nothing of the run is left."""
@@ -41,6 +41,7 @@ class EventStream(Response):
             reason = gone.reason
             raise
         finally:
+            self._starting.cancel()
             self._answer.run.close(reason)
 
     async def _send_all(self, send: Send, record: RequestRecord) -> None:
@@ -62,6 +63,10 @@ class EventStream(Response):
         """Bodies, none of them empty."""
         answer, run, failure = self._answer, self._answer.run, None
         try:
+            while not self._starting.done():
+                yield answer.keepalive
+                await asyncio.wait((self._starting,), timeout=self._services.settings.keepalive_s)
+            self._starting.result()
             if opening := answer.opening():
                 yield opening
             while (pieces := await run.batch()) or not run.over:
@@ -78,3 +83,8 @@ class EventStream(Response):
         else:
             record.error_code = failure.code or str(failure.status)
             yield await answer.failed(failure)
+
+
+def _known(headers: dict[str, str]) -> dict[str, str]:
+    """Without what isn't known before the first token."""
+    return {name: value for name, value in headers.items() if value}

@@ -60,11 +60,12 @@ class ResponseAnswer:
         return self._event(f"response.{response['status']}", response=response)
 
     async def failed(self, error: GatewayError) -> bytes:
-        """See ``Answer``."""
+        """See ``Answer``. A run may fail before anything was said."""
+        opening = b"" if self._num_events else self.opening()
         output = [self._item(block, "incomplete") for block in self.blocks.all]
         response = self.head.response("failed", output, self._usage(), error=error)
         await self.keep(response)
-        return self._event("response.failed", response=response)
+        return opening + self._event("response.failed", response=response)
 
     async def _ended(self) -> Json:
         output = [self._item(block, self._status(block)) for block in self.blocks.all]

@@ -20,7 +20,7 @@ from tests.support.byte_tokenizer import takes
 from tests.support.http_twin import Api, error_of
 from tests.support.openai_schema import check
 from tests.support.responses_twin import RESPONSES, ask, rebuilt, respond, response_events, text_of
-from tests.support.scripted_dispatcher import EOS_ID, TEMPLATE, Step, ids_of, says, small_model
+from tests.support.scripted_dispatcher import EOS_ID, TEMPLATE, Step, ids_of, late, says, small_model
 
 WEATHER = {
     "type": "function",
@@ -297,6 +297,13 @@ def test_a_run_that_fails_ends_a_stream_with_its_error() -> None:
     assert (last["status"], last["error"]) == ("failed", {"code": "server_error", "message": "gone"})
     assert error_of(ask(Api(script)), 503)["message"] == "gone"
     assert error_of(ask(Api([RuntimeError()])), 500)["type"] == "server_error"
+
+
+def test_a_run_that_fails_before_its_first_token_does_so_in_a_stream_that_has_begun() -> None:
+    at_once = HttpSettings(first_byte_hold_s=0.0)
+    *_, last = response_events(Api(late(from_code(Code.WORKER_LOST, "gone")), settings=at_once))
+    assert last["response"]["error"]["message"] == "gone"
+    assert text_of(response_events(Api(late(*says("Paris")), settings=at_once))[-1]["response"]) == "Paris"
 
 
 def test_other_methods_are_refused() -> None:

@@ -38,7 +38,7 @@ def response_events(api: Api, **fields: Any) -> list[dict[str, Any]]:
     *blocks, last = told.text.split("\n\n")
     assert last == ""
     events = []
-    for block in blocks:
+    for block in (each for each in blocks if not each.startswith(":")):
         name, data = block.split("\n")
         event = json.loads(data.removeprefix("data: "))
         assert name == f"event: {event['type']}"
