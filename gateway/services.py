@@ -33,9 +33,15 @@ class Services:
             return self.folder_model
         return replace(self.folder_model, max_model_len=longest)
 
-    async def enter(self, record: RequestRecord, key: Key) -> None:
-        """Let a key's request in, which takes a slot if the key has limits. Raises ``GatewayError`` (429)."""
+    async def enter(self, record: RequestRecord, key: Key, *, only_looks: bool = False) -> None:
+        """Let a key's request in, which takes a slot if the key has limits. Raises ``GatewayError`` (429).
+
+        One that ``only_looks`` at what is there counts as a request, and asks for neither slot nor tokens: what holds
+        them may be what it looks after.
+        """
         record.key, record.owner = key.name, key.owner
+        if only_looks:
+            key = replace(key, limits=replace(key.limits, concurrency=0, tokens_per_minute=0))
         if key.limits.any:
             record.stay = await self.limiter.enter(key)
             self._check(record.stay)

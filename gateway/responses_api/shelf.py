@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 from gateway.answer import Json, encode
 from gateway.body import invalid
@@ -54,7 +54,8 @@ class Shelf:
 
         Raises ``GatewayError``: 400 if it is too large, 503 if the store is away.
         """
-        entry = encode(asdict(kept)).encode(errors="surrogatepass")
+        told = {"response": kept.response, "input": kept.input, "before": kept.before}
+        entry = encode(told).encode(errors="surrogatepass")
         if len(entry) > MAX_ENTRY_BYTES:
             raise GatewayError(
                 400,

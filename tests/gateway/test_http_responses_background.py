@@ -219,7 +219,7 @@ def test_so_many_run_at_once_and_no_more(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_limited_key_has_its_slot_and_tokens_charged_at_the_end() -> None:
-    key = Key("alice", digest_of(b"one"), Limits(tokens_per_minute=10_000, concurrency=1))
+    key = Key("alice", digest_of(b"one"), Limits(tokens_per_minute=600, concurrency=1))
 
     async def work() -> None:
         ring, limiter, going = KeyRing(["one"]), Limiter(), asyncio.Event()
@@ -227,14 +227,17 @@ def test_a_limited_key_has_its_slot_and_tokens_charged_at_the_end() -> None:
         desk = Desk([*says("Paris")[:1], going, *says("Paris")[1:]], keys=ring, limiter=limiter)
         async with desk.calls("one") as call:
             path = await begin(call)
-            assert error_of(await call("GET", path), 429)["code"] == "rate_limit_exceeded"
+            refused = await call("POST", RESPONSES, json={"input": "hello"})
+            assert error_of(refused, 429)["code"] == "rate_limit_exceeded"
+            assert checked(await call("GET", path))["status"] == "in_progress"
             going.set()
             await desk.done()
             await until(lambda: not limiter._held)
-            response = await call("GET", path)
-            used = checked(response)["usage"]["total_tokens"]
+            used = checked(await call("GET", path))["usage"]["total_tokens"]
+            body = {"messages": [{"role": "user", "content": "x"}]}
+            response = await call("POST", "/v1/messages/count_tokens", json=body)
             left = int(response.headers["x-ratelimit-remaining-tokens"])
-            assert 10_000 - used <= left <= 10_000 - used + 5
+            assert 600 - used <= left < 600  # ten a second grow back
 
     run(work())
 
