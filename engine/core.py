@@ -31,6 +31,7 @@ from engine.block_pool import BlockPool
 from engine.book import Book
 from engine.errors import BrokenPromise
 from engine.guidance import BAD_REQUEST, Guidance
+from engine.guide import GrammarError
 from engine.guides import Guides
 from engine.intake import NEVER_FITS, Intake
 from engine.kv_cache import copy_block
@@ -320,7 +321,10 @@ class Engine:
             if faults:
                 self._break(task.request.key, faults[0])
             elif task.age in self._book.tasks:  # else another choice has broken this request
-                self._results += self._progress.apply(task, work.num_tokens, good)
+                try:
+                    self._results += self._progress.apply(task, work.num_tokens, good)
+                except GrammarError as error:  # its grammar can't be followed from here; nobody else's concern
+                    self._break(task.request.key, error)
 
     def _fail(self, tasks: list[Task], error: Exception) -> None:
         self._failures += 1
@@ -333,7 +337,7 @@ class Engine:
     def _break(self, key: Key, error: Exception) -> None:
         if key in self._book.requests:
             self._book.forget(key)
-            if isinstance(error, GuidedError):
+            if isinstance(error, GuidedError | GrammarError):
                 self._results.append(Broken(key, str(error), BAD_REQUEST))
             else:
                 self._results.append(Broken(key, f"{type(error).__name__}: {error}"))
@@ -377,8 +381,8 @@ def _scored_rows(task: Task, work: Work, logits_row: int) -> list[Row]:
     """What is told of the forced tokens that follow those of this step, but for those that were told already."""
     request, first = task.request, task.sequence.num_computed + 1 - len(task.request.prompt_ids)
     [choice] = request.choices
-    start = max(first, choice.tail_len)
+    start, end = max(first, len(choice.output)), max(first + work.num_tokens, 0)
     return [
         Row(logits_row + index - first, choice.number, request.sampling, request.prompt_ids, forced_id=forced_id)
-        for index, forced_id in enumerate(request.sampling.forced_ids[start : first + work.num_tokens], start)
+        for index, forced_id in enumerate(request.sampling.forced_ids[start:end], start)
     ]

@@ -33,8 +33,9 @@ class Intake:
             fault = self.fault(command)
             if fault:
                 return Rejected(command.key, BAD_REQUEST, fault)
-            num_prompt_tokens = len(command.prompt_ids) + max(len(command.sampling.forced_ids) - 1, 0)
-            tail_lens = tuple(len(tail.token_ids) for tail in command.tails)
+            forced = command.sampling.forced_ids
+            num_prompt_tokens = len(command.prompt_ids) + max(len(forced) - 1, 0)
+            tail_lens = tuple(0 if forced else len(tail.token_ids) for tail in command.tails)
             max_tokens, hand_over = command.sampling.max_tokens, command.hand_over
         else:
             if not command.tail_lens or command.num_prompt_tokens < 1:

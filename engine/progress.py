@@ -26,7 +26,10 @@ class Progress:
         self._copy_block = copy_block
 
     def apply(self, task: Task, num_tokens: int, sampled: list[Sampled]) -> list[Result]:
-        """``num_tokens`` of a task are computed; ``sampled`` is for its ``waiting_choices``, if that completed it."""
+        """``num_tokens`` of a task are computed; ``sampled`` is for its ``waiting_choices``, if that completed it.
+
+        Raises ``GrammarError`` where a grammar can't be followed further; then the request has to be forgotten.
+        """
         self._book.advance(task, num_tokens)
         if task.request.sampling.forced_ids:
             return self._score(task, sampled)

@@ -125,7 +125,8 @@ def draw(logits: Floats, peak: float, sampling: Sampling, number: float) -> int:
     3. Sum up the kept weights in id order, one after another; the token is the first id whose sum reaches
        ``number`` times the last sum.
     """
-    weights = np.exp((logits.astype(np.float64) - peak) / sampling.temperature)
+    with np.errstate(over="ignore"):  # by a temperature near 0: minus infinity, and no weight
+        weights = np.exp((logits.astype(np.float64) - peak) / sampling.temperature)
     kept: Ids | None = None
     if 0 < sampling.top_k < len(weights):
         kept = highest(weights, sampling.top_k)

@@ -10,9 +10,9 @@ from starlette.responses import JSONResponse, Response
 from gateway.access_log import record_of
 from gateway.anthropic_api.body import CountBody, MessagesBody
 from gateway.anthropic_api.routes import count_tokens, prepare_message
-from gateway.body_schema import body_of
 from gateway.chat import prepare_chat
 from gateway.completions import prepare_completion
+from gateway.description import ANSWERS, ERRORS, NOT_READY, PAGE, DescribedApp, body_of
 from gateway.embeddings import EmbeddingBody, embed
 from gateway.errors import GatewayError
 from gateway.front import Front
@@ -62,12 +62,13 @@ def create_app(
         grammars or GrammarCheck(),
     )
     services.metrics.watch_limits(lambda: services.limiter.alone)
-    app = FastAPI(
+    app = DescribedApp(
         title="KVFerry",
         version=_version(),
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        responses=ERRORS,
     )
     app.add_exception_handler(GatewayError, _gateway_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -83,12 +84,12 @@ def create_app(
 
 
 def _add_generation(app: FastAPI, services: Services) -> None:
-    @app.post("/v1/chat/completions", openapi_extra=body_of(ChatBody))
+    @app.post("/v1/chat/completions", openapi_extra=body_of(ChatBody), responses=ANSWERS)
     async def chat_completions(request: Request) -> Response:
         """Answer a chat."""
         return await generate(request, services, prepare_chat)
 
-    @app.post("/v1/completions", openapi_extra=body_of(CompletionBody))
+    @app.post("/v1/completions", openapi_extra=body_of(CompletionBody), responses=ANSWERS)
     async def completions(request: Request) -> Response:
         """Continue texts."""
         return await generate(request, services, prepare_completion)
@@ -122,7 +123,7 @@ def _add_responses(app: FastAPI, routes: ResponseRoutes) -> None:
 
 
 def _add_messages(app: FastAPI, services: Services) -> None:
-    @app.post("/v1/messages", openapi_extra=body_of(MessagesBody))
+    @app.post("/v1/messages", openapi_extra=body_of(MessagesBody), responses=ANSWERS)
     async def messages(request: Request) -> Response:
         """Answer a chat in Anthropic's words."""
         return await generate(request, services, prepare_message)
@@ -181,7 +182,7 @@ def _add_probes(app: FastAPI, services: Services) -> None:
         """Say that the process answers: no reason to restart it, whatever is amiss elsewhere."""
         return JSONResponse({"status": "live"})
 
-    @app.get("/ready")
+    @app.get("/ready", responses=NOT_READY)
     async def ready() -> Response:
         """Say whether a new request can be taken here: the bus is there, some path is, and this gateway stays."""
         health = services.dispatcher.health()
@@ -193,9 +194,9 @@ def _add_probes(app: FastAPI, services: Services) -> None:
         }
         return _probe(body, ok=health.ready)
 
-    @app.get("/ping")
-    @app.post("/ping")
-    @app.get("/health")
+    @app.get("/ping", responses=NOT_READY)
+    @app.post("/ping", responses=NOT_READY)
+    @app.get("/health", responses=NOT_READY)
     async def health_page() -> Response:
         """Say which paths can generate: 200 if any can. A gateway that drains can still."""
         health = services.dispatcher.health()
@@ -210,7 +211,7 @@ def _add_probes(app: FastAPI, services: Services) -> None:
         }
         return _probe(body, ok=bool(health.paths))
 
-    @app.get("/metrics")
+    @app.get("/metrics", responses=PAGE, response_class=Response)
     async def metrics_page() -> Response:
         """Show metrics as Prometheus text."""
         return Response(services.metrics.all.render(), media_type=CONTENT_TYPE)

@@ -3,7 +3,7 @@
 import json
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from gateway.body import Body, invalid, parse
 from gateway.errors import GatewayError
@@ -11,6 +11,16 @@ from gateway.errors import GatewayError
 MAX_MESSAGES = 4096
 MAX_PARTS = 8192
 """A body of many small pieces would hold the event loop for seconds; so many take some tenths."""
+
+
+_PART = {
+    "type": "object",
+    "properties": {"type": {"enum": ["text", "refusal"]}, "text": {"type": "string"}, "refusal": {"type": "string"}},
+    "required": ["type"],
+}
+Content = Annotated[
+    object, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}, {"type": "null"}]})
+]
 
 
 class Function(Body):
@@ -32,7 +42,7 @@ class Message(Body):
     """One message; ``content`` is checked apart, since it has several forms."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: object = None
+    content: Content = None
     name: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None

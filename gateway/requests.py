@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gateway.access_log import MAX_LABEL_CHARS
 from gateway.body import Body, invalid
@@ -37,6 +37,14 @@ def _few(value: object) -> object:
     return value
 
 
+_TEXT = {"type": "string", "minLength": 1}
+_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+Prompt = Annotated[
+    object,
+    WithJsonSchema(
+        {"anyOf": [part for each in (_TEXT, _IDS) for part in (each, {"type": "array", "items": each, "minItems": 1})]}
+    ),
+]
 Documents = Annotated[list[dict[str, object]], Field(fail_fast=True, max_length=MAX_DOCUMENTS)]
 TemplateKwargs = Annotated[dict[str, object], BeforeValidator(_few)]
 
@@ -65,9 +73,9 @@ class ChatBody(TemplateFields, ToolFields, SamplingFields):
 
 
 class CompletionBody(SamplingFields):
-    """POST /v1/completions. ``prompt`` has four forms, told apart by ``prompts_of``."""
+    """POST /v1/completions. ``prompt`` has four forms, told apart by ``split_prompts``."""
 
-    prompt: object
+    prompt: Prompt
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     echo: bool = False
     logprobs: Annotated[int, Field(ge=0)] | None = None

@@ -25,6 +25,9 @@ MAX_ALLOWED_IDS = 16384
 MAX_BAD_WORDS = 256
 """Both travel with each attempt of a request."""
 
+LEAST_TEMPERATURE = 1e-3
+"""A lower one is 0: it would leave to chance but which of equally likely tokens comes."""
+
 _SEEDS = 1 << 64
 
 
@@ -49,7 +52,9 @@ def _as_list(value: object) -> object:
 
 BadWord = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 LogitBias = Annotated[dict[str, float], BeforeValidator(_few)]
-StopStrings = Annotated[list[str], Field(fail_fast=True), BeforeValidator(_as_list)]
+StopStrings = Annotated[
+    list[str], Field(fail_fast=True), BeforeValidator(_as_list, json_schema_input_type=list[str] | str)
+]
 StopTokenIds = Annotated[list[int], Field(fail_fast=True, max_length=MAX_STOP_TOKEN_IDS)]
 AllowedIds = Annotated[list[int], Field(fail_fast=True, min_length=1, max_length=MAX_ALLOWED_IDS)]
 BadWords = Annotated[list[BadWord], Field(fail_fast=True, max_length=MAX_BAD_WORDS)]
@@ -149,7 +154,7 @@ def sampling_of(
             raise invalid(name, f"token ids are 0 to {model.vocab_size - 1}")
     seed = secrets.randbits(64) if fields.seed is None else fields.seed % _SEEDS
     return Sampling(
-        temperature=fields.temperature,
+        temperature=fields.temperature if fields.temperature >= LEAST_TEMPERATURE else 0.0,
         top_p=fields.top_p,
         top_k=max(fields.top_k, 0),
         min_p=fields.min_p,

@@ -3,7 +3,9 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from typing import Annotated
 
+from pydantic import WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -41,7 +43,7 @@ class DetokenizeBody(Body):
     """POST /detokenize. ``tokens`` are checked one by one, by ``_checked``."""
 
     model: str | None = None
-    tokens: list[object]
+    tokens: Annotated[list[object], WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": 0}})]
 
 
 async def tokenize(request: Request, services: Services) -> Response:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from gateway.body import Body, invalid, parse
 from gateway.errors import GatewayError
@@ -44,11 +44,22 @@ class NamedTool(Body):
     function: NamedFunction
 
 
+_NAMED = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+    },
+    "required": ["function"],
+}
+ToolChoice = Annotated[object, WithJsonSchema({"anyOf": [{"enum": [AUTO, NONE, REQUIRED]}, _NAMED]})]
+
+
 class ToolFields(Body):
     """What a chat says of tools. ``tool_choice`` has several forms, told apart by ``tool_use``."""
 
     tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)] = Field(default_factory=list)
-    tool_choice: object = None
+    tool_choice: ToolChoice = None
     parallel_tool_calls: bool = True
 
 

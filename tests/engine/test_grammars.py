@@ -142,6 +142,20 @@ def test_a_grammar_that_grows_too_complex_ends_its_request_alone() -> None:
     engine.assert_empty()
 
 
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("hand_over", [False, True])
+def test_one_that_breaks_as_it_reads_a_token_ends_its_request_alone(n: int, hand_over: bool) -> None:
+    """Replays vllm #17313, vllm #19270: it ended the engine."""
+    engine = rig()
+    bomb = guided(SEEDED, LLMatcher.grammar_from_regex("(a{1000}){1000}"))
+    bad = Prefill(("bad", 0), prompt(40), tails(*[()] * n), bomb, hand_over=hand_over)
+    good = Prefill(("good", 0), prompt(40), tails(()), GREEDY)
+    [broken] = only(engine.run(bad, good), Broken)
+    assert (broken.key, broken.code) == (("bad", 0), "bad_request")
+    assert len(engine.tokens(("good", 0))) == GREEDY.max_tokens
+    engine.assert_empty()
+
+
 def test_a_worker_without_grammars_says_so() -> None:
     engine = Rig()
     [broken] = only(engine.run(Prefill(KEY, prompt(40), tails(()), guided(GREEDY))), Broken)

@@ -147,8 +147,9 @@ def test_the_extreme_numbers_draw_the_first_and_the_last_id_with_weight() -> Non
     assert draw(logits, 1.0, Sampling(), 1.0) == 3
 
 
-def test_a_tiny_temperature_does_not_overflow() -> None:
-    assert one(floats(3e4, -3e4, 2.9e4), Sampling(temperature=1e-6)) == 0
+@pytest.mark.parametrize("temperature", [1e-6, 1e-300, 5e-324])
+def test_a_tiny_temperature_does_not_overflow(temperature: float) -> None:
+    assert one(floats(3e4, -3e4, 2.9e4), Sampling(temperature=temperature)) == 0
 
 
 def test_repetition_divides_positive_and_multiplies_negative_logits_of_prompt_and_output() -> None:

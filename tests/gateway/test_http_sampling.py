@@ -93,3 +93,9 @@ def test_without_a_limit_the_answer_may_fill_the_context_that_workers_can_hold()
     assert api.dispatcher.generations[-1].sampling.max_tokens == 11
     assert api.get("/v1/models").json()["data"][0]["max_model_len"] == longest
     assert api.chat(max_tokens=12).status_code == 400
+
+
+@pytest.mark.parametrize(("given", "sent"), [(0, 0.0), (5e-324, 0.0), (1e-4, 0.0), (1e-3, 1e-3), (2, 2.0)])
+def test_a_temperature_near_zero_is_zero(given: float, sent: float) -> None:
+    """Replays vllm #2937, vllm #1623."""
+    assert sampling_for(temperature=given).temperature == sent
