@@ -96,7 +96,7 @@ def _add_generation(app: FastAPI, services: Services) -> None:
 
 
 def _add_responses(app: FastAPI, routes: ResponseRoutes) -> None:
-    @app.post("/v1/responses", openapi_extra=body_of(ResponsesBody))
+    @app.post("/v1/responses", openapi_extra=body_of(ResponsesBody), responses=ANSWERS)
     async def create_response(request: Request) -> Response:
         """Answer a conversation in the words of OpenAI's Responses API."""
         return await routes.create(request)
