@@ -11,12 +11,14 @@ from gateway.body import Body
 from gateway.chat_messages import Message
 from gateway.embeddings import EmbeddingBody
 from gateway.requests import ChatBody, CompletionBody
+from gateway.responses_api.body import ResponsesBody
 from gateway.tokenize import DetokenizeBody, TokenizeChat, TokenizeText
 
 BODIES: tuple[type[Body], ...] = (
     ChatBody,
     CompletionBody,
     EmbeddingBody,
+    ResponsesBody,
     MessagesBody,
     CountBody,
     TokenizeText,
