@@ -1,12 +1,12 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run check format test test-long test-compose clean
+.PHONY: help setup run check format test test-long test-compose test-clients clean
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
-SHORT := not gpu and not long and not compose
+SHORT := not gpu and not long and not compose and not clients
 # Processes for tests that need no stack; those with one follow by themselves: they have the machine's time in them.
 JOBS ?= 2
 # What is installed follows from these; a change to any other file needs no new setup.
@@ -48,6 +48,11 @@ test-long: setup ## the tests that take long
 
 test-compose: setup ## the shipped containers, on this machine's Docker: build, scale and kill under load
 	$(BIN)/pytest -m compose tests/compose --durations=0
+
+test-clients: setup ## other people's client libraries against a stack of its own; downloads them once, writes docs/compatibility.md
+	$(BIN)/python -m tests.clients.setup
+	$(PYTEST) -m clients tests/clients
+	$(BIN)/python scripts/write_compatibility.py
 
 clean:      ## remove .venv, builds and caches
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -191,6 +191,15 @@ class NewTokens(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Embedded:
+    """The prompt's vector, float32 in little-endian order, of length 1."""
+
+    key: Key
+    vector: bytes
+    num_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Released:
     """Nothing is held for this key any more."""
 
@@ -243,7 +252,7 @@ class Load(NamedTuple):
     step_gap_ms: float = 0.0
 
 
-Result = Ready | Reserved | Granted | Rejected | Computed | NewTokens | Released | GaveBack | Broken | Pong
+Result = Ready | Reserved | Granted | Rejected | Computed | NewTokens | Embedded | Released | GaveBack | Broken | Pong
 
 
 class Report(NamedTuple):

@@ -28,7 +28,7 @@ class Batch:
     ``token_ids``, ``positions``: int64 ``[num_tokens]``.
     ``query_starts``: int32 ``[num_seqs + 1]``, first row of each sequence, then num_tokens.
     ``context_lens``: int32 ``[num_seqs]``, tokens in context including this step's.
-    ``logit_rows``: int64 ``[num_rows]``, which rows of ``token_ids`` need logits.
+    ``output_rows``: int64 ``[num_rows]``, rows of ``token_ids`` whose final hidden state is wanted.
     ``groups``: one entry per cache group of the layout. All tensors are on the model's device.
     """
 
@@ -36,5 +36,5 @@ class Batch:
     positions: Tensor
     query_starts: Tensor
     context_lens: Tensor
-    logit_rows: Tensor
+    output_rows: Tensor
     groups: tuple[GroupBatch, ...]

@@ -18,16 +18,16 @@ from engine.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """``num_tokens`` tokens of ``sequence``, from its first uncomputed one on. With ``all_logits`` each has a row."""
+    """``num_tokens`` tokens of ``sequence``, from its first uncomputed one on; each has output with ``all_rows``."""
 
     sequence: Sequence
     num_tokens: int
-    all_logits: bool = False
+    all_rows: bool = False
 
     @property
     def num_rows(self) -> int:
-        """Rows of logits."""
-        return self.num_tokens if self.all_logits else int(self.completes)
+        """Rows of output."""
+        return self.num_tokens if self.all_rows else int(self.completes)
 
     @property
     def completes(self) -> bool:
@@ -36,7 +36,7 @@ class Work:
 
 
 def build_batch(works: Many[Work], num_groups: int, device: torch.device) -> Batch:
-    """Lay out ``works`` one after another, with logits of the last ``num_rows`` tokens of each, in the same order.
+    """Lay out ``works`` one after another, with outputs of the last ``num_rows`` tokens of each, in the same order.
 
     All cache groups use the same block numbers, so they share slots and tables.
     """
@@ -59,7 +59,7 @@ def build_batch(works: Many[Work], num_groups: int, device: torch.device) -> Bat
         positions=_tensor(positions, device),
         query_starts=_tensor(starts.astype(np.int32), device),
         context_lens=_tensor((firsts + counts).astype(np.int32), device),
-        logit_rows=_tensor(np.concatenate(rows), device),
+        output_rows=_tensor(np.concatenate(rows), device),
         groups=(group,) * num_groups,
     )
 

@@ -72,6 +72,7 @@ class Book:
         self._take_out(self.running, task)
         self._give_back(task)
         task.num_prefill = len(task.sequence.token_ids)
+        task.pooled = None
         self.wait(task)
 
     def retire(self, task: Task) -> None:

@@ -40,6 +40,7 @@ from engine.layout import BLOCK_SIZE
 from engine.model import Model
 from engine.plan import Limits, Plan, Running, plan
 from engine.pool_memory import PoolMemory
+from engine.pooling import take_pooled
 from engine.progress import Progress
 from engine.promises import reserved_blocks, spare_blocks
 from engine.request import Task
@@ -138,6 +139,10 @@ class Engine:
         """Whether there may be work soon, without a command."""
         return self._guidance.waits
 
+    def prepare(self) -> None:
+        """Nobody waits for a step: do what the first request of some kind would wait for. Idempotent."""
+        self._guidance.prepare()
+
     def num_prompts(self) -> int:
         """Prompts of which more than the last token is still to be computed."""
         book = self._book
@@ -203,7 +208,7 @@ class Engine:
         tasks = [self._book.tasks[chunk.age] for chunk in chunks]
         self._blocked = not (tasks or decided.preempted or decided.outgrown)
         works = [
-            Work(task.sequence, min(chunk.num_tokens, task.sequence.num_left), bool(task.request.sampling.forced_ids))
+            Work(task.sequence, min(chunk.num_tokens, task.sequence.num_left), task.request.wants_all_rows)
             for task, chunk in zip(tasks, chunks, strict=True)
         ]
         tasks, works = self._within_logits(tasks, works)
@@ -223,11 +228,11 @@ class Engine:
         return self.report()
 
     def _within_logits(self, tasks: list[Task], works: list[Work]) -> tuple[list[Task], list[Work]]:
-        """Less of those that want logits of every token, where they would be too many; the rest waits."""
+        """Less of those that are scored, where their logits would be too many; the rest waits."""
         left = max(MAX_LOGITS // self._model.config.vocab_size, 1)
         kept: list[tuple[Task, Work]] = []
         for task, work in zip(tasks, works, strict=True):
-            if work.all_logits:
+            if task.request.sampling.forced_ids:
                 work = replace(work, num_tokens=min(work.num_tokens, left))
                 left -= work.num_tokens
             if work.num_tokens:
@@ -289,7 +294,8 @@ class Engine:
         self._memory.begin_step(dict.fromkeys(task.request.mark for task in tasks))
         self.clock.begin()
         try:
-            logits = self._model.forward(batch, self._cache, self._layers_done)
+            hidden = self._model.forward(batch, self._cache, self._layers_done)
+            logits = self._model.logits(take_pooled(tasks, works, hidden))
         finally:
             self._memory.end_step()
             self.clock.end()
@@ -297,10 +303,10 @@ class Engine:
         counts: list[int] = []
         logits_row = 0
         for task, work in zip(tasks, works, strict=True):
-            own = _scored_rows(task, work, logits_row) if work.all_logits else _rows(task, work, logits_row)
+            own = _rows(task, work, logits_row)
             rows += own
             counts.append(len(own))
-            logits_row += work.num_rows
+            logits_row += 0 if task.request.sampling.pooling else work.num_rows
         tokens = sample(logits.cpu().numpy(), rows) if rows else []
         faults = [token for token in tokens if type(token) is SamplingError]
         if faults and len(faults) == len(tokens):
@@ -361,7 +367,11 @@ class Engine:
 
 
 def _rows(task: Task, work: Work, logits_row: int) -> list[Row]:
-    """What is sampled from a task's last logits."""
+    """What is sampled from a task's last logits, or told of forced tokens; nothing for what is pooled."""
+    if task.request.sampling.forced_ids:
+        return _scored_rows(task, work, logits_row)
+    if task.request.sampling.pooling:
+        return []
     choices = task.waiting_choices() if work.completes else []
     sampling, prompt_ids = task.request.sampling, task.request.prompt_ids
     return [Row(logits_row, each.number, sampling, prompt_ids, each.output, each.guide) for each in choices]

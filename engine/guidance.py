@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future
 
 from engine.api import Broken, Result
@@ -9,6 +10,8 @@ from engine.book import Book
 from engine.guide import GrammarError, Guide
 from engine.guides import Guides
 from engine.request import Request
+
+log = logging.getLogger("engine")
 
 BAD_REQUEST = "bad_request"
 """A code of ``protocol.errors``, which the engine may not import."""
@@ -22,6 +25,15 @@ class Guidance:
         self._book = book
         self._guides = guides
         self._pending: list[tuple[Request, Future[list[Guide]]]] = []
+
+    def prepare(self) -> None:
+        """Nobody waits: do now what the first grammar would wait for."""
+        if self._guides is not None:
+            try:
+                self._guides.prepare()
+            except GrammarError as error:
+                log.warning("no_grammars reason=%s", error)
+                self._guides = None
 
     @property
     def waits(self) -> bool:

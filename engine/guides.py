@@ -1,7 +1,7 @@
 """Grammars of outputs, compiled for one model's tokens aside from the steps, and kept for whoever asks again.
 
 The library is llguidance (ADR 0019). Making a matcher drops the interpreter's lock; making its tokenizer doesn't, and
-takes some tenths of a second, so that is done before the first step.
+takes some tenths of a second, so that is done once, while nobody waits for a step.
 """
 
 from __future__ import annotations
@@ -33,43 +33,50 @@ class Guides:
     """Makes guides for one vocabulary. Futures are done by a thread of its own."""
 
     def __init__(self, tokenizer: str, vocab_size: int, limits: LLParserLimits = LIMITS) -> None:
-        """``tokenizer`` is what a tokenizer.json holds. Raises ``GrammarError`` if the library can't read it."""
-        try:
-            self._tokenizer = LLTokenizer(tokenizer, n_vocab=vocab_size)
-        except Exception as error:  # the library names no other
-            raise GrammarError(f"its tokenizer can't be read for grammars: {error}") from error
+        """``tokenizer`` is what a tokenizer.json holds; it is read when it is needed, or by ``prepare``."""
+        self._text = tokenizer
         self._vocab_size = vocab_size
         self._limits = limits
-        self._ends = frozenset(self._tokenizer.eos_tokens)
+        self._tokenizer: LLTokenizer | None = None
         self._kept: OrderedDict[str, LLMatcher] = OrderedDict()
         self._aside = ThreadPoolExecutor(1, "grammar")
 
     @classmethod
     def load(cls, folder: Path, vocab_size: int) -> Guides:
-        """Guides for a model's folder. Raises ``GrammarError``."""
+        """Guides for a model's folder. Raises ``GrammarError`` if it has no tokenizer.json."""
         try:
             return cls((folder / "tokenizer.json").read_text(encoding="utf-8"), vocab_size)
         except (OSError, ValueError) as error:
             raise GrammarError(f"its tokenizer can't be read for grammars: {error}") from error
+
+    def prepare(self) -> LLTokenizer:
+        """Read the tokenizer now. Raises ``GrammarError`` if the library can't. Idempotent."""
+        if self._tokenizer is None:
+            try:
+                self._tokenizer = LLTokenizer(self._text, n_vocab=self._vocab_size)
+            except Exception as error:  # the library names no other
+                raise GrammarError(f"its tokenizer can't be read for grammars: {error}") from error
+        return self._tokenizer
 
     def begin(self, grammar: str, eos_ids: Sequence[int], outputs: Sequence[Sequence[int]]) -> Future[list[Guide]]:
         """A guide for each of ``outputs``, at its end. The future may raise ``GrammarError``."""
         return self._aside.submit(self._make, grammar, tuple(eos_ids), [list(output) for output in outputs])
 
     def _make(self, grammar: str, eos_ids: tuple[int, ...], outputs: list[list[int]]) -> list[Guide]:
-        compiled = self._compiled(grammar)
+        tokenizer = self.prepare()
+        compiled, ends = self._compiled(grammar, tokenizer), frozenset(tokenizer.eos_tokens)
         guides = []
         for output in outputs:
-            guide = Guide(compiled.deep_copy(), eos_ids, self._ends, self._vocab_size)
+            guide = Guide(compiled.deep_copy(), eos_ids, ends, self._vocab_size)
             for token_id in output:
                 guide.accept(token_id)
             guides.append(guide)
         return guides
 
-    def _compiled(self, grammar: str) -> LLMatcher:
+    def _compiled(self, grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
         kept = self._kept.pop(grammar, None)
         if kept is None:
-            kept = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
+            kept = LLMatcher(tokenizer, grammar, log_level=0, limits=self._limits)
             if kept.is_error():
                 raise GrammarError(f"the grammar can't be compiled: {first_line(kept.get_error())}")
         self._kept[grammar] = kept

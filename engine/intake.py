@@ -6,6 +6,7 @@ from engine.admission import demand
 from engine.api import Adopt, Grant, Prefill, Rejected, Reserve
 from engine.book import Book
 from engine.layout import BLOCK_SIZE
+from engine.pooling import LAST, MEAN
 from engine.request import Choice, Request, Task
 from engine.sequence import Sequence
 from engine.settings import EngineSettings
@@ -85,6 +86,10 @@ class Intake:
             return f"bias, allowed ids and bad words have ids from 0 to {self._vocab_size - 1}"
         if not all(sampling.bad_words):
             return "a bad word has at least one id"
+        if sampling.pooling not in ("", MEAN, LAST):
+            return "pooling is mean or last"
+        if sampling.pooling and (len(numbers) != 1 or isinstance(command, Adopt)):
+            return "what is pooled has one choice, and is never handed over"
         return _fault_in_forced(command) if sampling.forced_ids else ""
 
     def request(self, command: Prefill | Adopt) -> Request:
@@ -112,7 +117,7 @@ class Intake:
             tokens += request.choices[0].output
         forced = request.sampling.forced_ids
         tokens += forced[len(request.choices[0].output) : -1] if forced else ()
-        trunk = Sequence(request.choices[0].age - 1, tokens, request.root, reads_cache=not forced)
+        trunk = Sequence(request.choices[0].age - 1, tokens, request.root, reads_cache=not request.wants_all_rows)
         request.trunk = Task(request, None, trunk, len(tokens))
         return request
 

@@ -110,12 +110,11 @@ class LlamaModel:
         return PackedFile(packed_dir, f"{files_fingerprint(folder, quantization)}-{dtype}").load(build)
 
     def forward(self, batch: Batch, cache: Sequence[LayerCache], on_layers: Callable[[int], None]) -> Tensor:
-        """Write the batch's K and V into ``cache`` (by layer) and return logits.
+        """Write the batch's K and V into ``cache`` (by layer) and return final hidden states.
 
-        Float32 ``[num_rows, vocab_size]`` for ``batch.logit_rows``. ``on_layers`` is called with how many
-        more layers are computed. The residual stream is float32 in every dtype: measured on the default
-        model in bfloat16, that and unrounded logits bring the output distribution four times nearer to
-        float32's (KL).
+        ``[num_rows, hidden_size]`` for ``batch.output_rows``, normalized. ``on_layers`` is called with how many more
+        layers are computed. The residual stream is float32 in every dtype: measured on the default model in bfloat16,
+        that and unrounded logits bring the output distribution four times nearer to float32's (KL).
         """
         eps = self.config.norm_eps
         hidden = functional.embedding(batch.token_ids, self._embedding)
@@ -123,8 +122,11 @@ class LlamaModel:
         hidden = ops.rms_norm(hidden, self._layers[0].input_norm, eps)
         compute = self._compute_compiled if self.is_compiled else self._compute
         hidden = compute(batch, cache, hidden, residual, on_layers)
-        rows = batch.logit_rows
-        hidden = ops.rms_norm(hidden[rows], self._final_norm, eps, residual[rows])
+        rows = batch.output_rows
+        return ops.rms_norm(hidden[rows], self._final_norm, eps, residual[rows])
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Float32 ``[num_rows, vocab_size]`` of final hidden states."""
         return self._head(hidden)
 
     def _compute(

@@ -48,6 +48,7 @@ class _Loop:
     def run(self) -> None:
         engine, turns = self._engine, self._turns
         self._emit(self._last)
+        engine.prepare()
         while True:
             idle = not engine.has_work()
             if idle:

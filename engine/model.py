@@ -32,8 +32,11 @@ class Model(Protocol):
         """How its K and V lie in the pool."""
 
     def forward(self, batch: Batch, cache: Sequence[LayerCache], on_layers: Callable[[int], None]) -> Tensor:
-        """Write the batch's K and V; float32 logits ``[num_rows, vocab_size]`` of ``batch.logit_rows``.
+        """Write the batch's K and V; final hidden states ``[num_rows, hidden_size]`` of ``batch.output_rows``.
 
-        ``on_layers`` is called with how many more layers are computed. A token's logits depend on its own
+        ``on_layers`` is called with how many more layers are computed. A token's state depends on its own
         context alone.
         """
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Float32 ``[num_rows, vocab_size]`` of final hidden states."""

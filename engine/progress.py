@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.api import Computed, NewTokens, Released, Result
+from engine.api import Computed, Embedded, NewTokens, Released, Result
 from engine.book import Book
 from engine.layout import BLOCK_SIZE
+from engine.pooling import vector_of
 from engine.request import Choice, Task
 from engine.sampler import Sampled
 from engine.sequence import blocks_for
@@ -32,6 +33,8 @@ class Progress:
         self._book.advance(task, num_tokens)
         if task.request.sampling.forced_ids:
             return self._score(task, sampled)
+        if task.request.sampling.pooling:
+            return self._embed(task)
         if task.sequence.num_left:
             return self.report(task)
         results = self.report(task)
@@ -65,6 +68,16 @@ class Progress:
                 results.append(Released(request.key))
             elif task.age in self._book.tasks:
                 self._book.retire(task)
+        return results
+
+    def _embed(self, task: Task) -> list[Result]:
+        """Tell the vector once all is computed; the request is over with it."""
+        if task.sequence.num_left:
+            return []
+        request, [choice] = task.request, task.request.choices
+        results: list[Result] = [Embedded(request.key, vector_of(task), request.num_cached_tokens)]
+        if self._book.end_choice(request, choice):
+            results.append(Released(request.key))
         return results
 
     def report(self, task: Task) -> list[Result]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from engine.api import Granted, Key
 from engine.guide import Guide
 from engine.layout import BLOCK_SIZE
@@ -59,6 +61,11 @@ class Request:
         self.mark = mark(self.key)
 
     @property
+    def wants_all_rows(self) -> bool:
+        """Whether the output at each token matters, so that none may come from the cache."""
+        return bool(self.sampling.forced_ids) or self.sampling.pooling == "mean"
+
+    @property
     def live(self) -> list[Choice]:
         """Choices that haven't ended."""
         return [choice for choice in self.choices if not choice.ended]
@@ -98,7 +105,8 @@ class Task:
     """A sequence to compute: a choice's, or the trunk's (``choice`` is None).
 
     ``num_prefill`` leading tokens were known when it came, so computing them is prefill. For a hand-over
-    ``num_reported`` tokens have been reported as computed.
+    ``num_reported`` tokens have been reported as computed. ``pooled`` is the sum of hidden states that a vector is made
+    of, float64 ``[hidden_size]``.
     """
 
     request: Request
@@ -106,6 +114,7 @@ class Task:
     sequence: Sequence
     num_prefill: int
     num_reported: int = 0
+    pooled: Tensor | None = None
 
     @property
     def age(self) -> int:

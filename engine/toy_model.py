@@ -53,7 +53,7 @@ class ToyModel:
         self._head = random.integers(0, LOGIT_RANGE, (WIDTH, vocab_size))
 
     def forward(self, batch: Batch, cache: Sequence[LayerCache], on_layers: Callable[[int], None]) -> Tensor:
-        """Write K and V of the batch's tokens into ``cache`` and return float32 logits ``[num_rows, vocab]``."""
+        """Write K and V of the batch's tokens into ``cache`` and return final hidden states ``[num_rows, WIDTH]``."""
         hidden = self._embedding[batch.token_ids.numpy()]
         group = batch.groups[0]
         for layer, mix in zip(cache, self._mix, strict=True):
@@ -61,7 +61,11 @@ class ToyModel:
             _write(layer, group, keys, values)
             hidden = (hidden + self._attend(batch, layer)) % CACHE_RANGE
             on_layers(1)
-        scores = (hidden[batch.logit_rows.numpy()] @ self._head) % LOGIT_RANGE
+        return torch.from_numpy(hidden[batch.output_rows.numpy()])
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Float32 ``[num_rows, vocab]``."""
+        scores = (_ints(hidden) @ self._head) % LOGIT_RANGE
         return torch.from_numpy((scores / 64.0).astype(np.float32))
 
     def _attend(self, batch: Batch, layer: LayerCache) -> Ints:

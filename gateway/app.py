@@ -8,9 +8,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from gateway.access_log import record_of
+from gateway.anthropic_api.body import CountBody, MessagesBody
+from gateway.anthropic_api.routes import count_tokens, prepare_message
+from gateway.body_schema import body_of
 from gateway.chat import prepare_chat
 from gateway.completions import prepare_completion
-from gateway.description import ANSWERS, ERRORS, NOT_READY, PAGE, DescribedApp, body_of
+from gateway.description import ANSWERS, ERRORS, NOT_READY, OTHER_ERRORS, PAGE
+from gateway.embeddings import EmbeddingBody, embed
 from gateway.errors import GatewayError
 from gateway.front import Front
 from gateway.generate import generate
@@ -52,7 +56,7 @@ def create_app(
         grammars or GrammarCheck(),
     )
     services.metrics.watch_limits(lambda: services.limiter.alone)
-    app = DescribedApp(
+    app = FastAPI(
         title="KVFerry",
         version=_version(),
         docs_url=None,
@@ -63,7 +67,9 @@ def create_app(
     app.add_exception_handler(GatewayError, _gateway_error)
     app.add_exception_handler(HTTPException, _http_error)
     _add_generation(app, services)
+    _add_messages(app, services)
     _add_tokens(app, services)
+    _add_embeddings(app, services)
     _add_models(app, services)
     _add_probes(app, services)
     app.add_middleware(Front, keys=KeyRing(settings.api_keys) if keys is None else keys, services=services)
@@ -82,6 +88,18 @@ def _add_generation(app: FastAPI, services: Services) -> None:
         return await generate(request, services, prepare_completion)
 
 
+def _add_messages(app: FastAPI, services: Services) -> None:
+    @app.post("/v1/messages", openapi_extra=body_of(MessagesBody), responses={**ANSWERS, **OTHER_ERRORS})
+    async def messages(request: Request) -> Response:
+        """Answer a chat in Anthropic's words."""
+        return await generate(request, services, prepare_message)
+
+    @app.post("/v1/messages/count_tokens", openapi_extra=body_of(CountBody), responses=OTHER_ERRORS)
+    async def message_tokens(request: Request) -> Response:
+        """Tell how many tokens a message's prompt has."""
+        return await count_tokens(request, services)
+
+
 def _add_tokens(app: FastAPI, services: Services) -> None:
     @app.post("/tokenize", openapi_extra=body_of(TokenizeText, TokenizeChat))
     async def token_ids(request: Request) -> Response:
@@ -92,6 +110,13 @@ def _add_tokens(app: FastAPI, services: Services) -> None:
     async def token_text(request: Request) -> Response:
         """Tell the text of token ids."""
         return await detokenize(request, services)
+
+
+def _add_embeddings(app: FastAPI, services: Services) -> None:
+    @app.post("/v1/embeddings", openapi_extra=body_of(EmbeddingBody))
+    async def embeddings(request: Request) -> Response:
+        """Answer with a vector for each text."""
+        return await embed(request, services)
 
 
 def _add_models(app: FastAPI, services: Services) -> None:
@@ -176,14 +201,14 @@ async def _gateway_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, GatewayError)
     record = record_of(request.scope)
     record.error_code = error.code or str(error.status)
-    return error_response(error)
+    return error_response(error, request.scope)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     ours = from_http(error, request.method, request.url.path)
     record_of(request.scope).error_code = ours.code or str(ours.status)
-    return error_response(ours, error.headers)
+    return error_response(ours, request.scope, error.headers)
 
 
 def _version() -> str:

@@ -1,12 +1,14 @@
 """POST /v1/chat/completions: from the body to the job."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from gateway.answer import Prepared
 from gateway.body import invalid, parse
 from gateway.chat_prompt import chat_prompt
 from gateway.chat_reading import ChatReading, ReadingRules
 from gateway.chat_shape import ChatShape
+from gateway.choices_answer import ChoicesAnswer
 from gateway.known_fields import refuse_unknown
 from gateway.requests import (
     ChatBody,
@@ -27,18 +29,47 @@ from gateway.unsupported import refuse_text_fields
 from protocol.sampling import NO_LOGPROBS
 
 
-async def prepare_chat(fields: Mapping[str, object], services: Services, label: str) -> tuple[Job, ChatShape, bool]:
-    """(job, shape, stream). Raises ``GatewayError`` for whatever can be judged before a worker."""
-    model, settings = services.model, services.settings
+@dataclass(frozen=True, slots=True)
+class ChatPlan:
+    """A chat that was checked. ``readings`` are those of its choices, in order."""
+
+    job: Job
+    use: ToolUse
+    readings: list[ChatReading]
+
+
+async def prepare_chat(fields: Mapping[str, object], services: Services, label: str) -> Prepared:
+    """See ``Prepare``. Raises ``GatewayError`` for whatever can be judged before a worker."""
+    model = services.model
     refuse_text_fields(fields)
-    refuse_unknown(fields, ChatBody, settings)
+    refuse_unknown(fields, ChatBody, services.settings)
     body = parse(ChatBody, fields)
+    plan = await plan_chat(body, fields.get("tools"), services, label)
+    shape = ChatShape(
+        model.tokenizer,
+        body.logprobs,
+        plan.readings,
+        body.return_tokens_as_token_ids,
+        plan.job.prompts[0],
+        with_ids=body.return_token_ids,
+        tells_scores=body.prompt_logprobs is not None,
+        call_reason="stop" if plan.use.is_named else "tool_calls",
+    )
+    return Prepared(plan.job, lambda run: ChoicesAnswer(run, shape, model.name), body.stream)
+
+
+async def plan_chat(body: ChatBody, tools: object, services: Services, label: str) -> ChatPlan:
+    """What a chat is to be, whatever words its answer has. ``tools`` are the body's as they came.
+
+    Raises ``GatewayError`` for whatever can be judged before a worker.
+    """
+    model, settings = services.model, services.settings
     check_common(body, settings, model)
     num_top = _num_top(body)
     if num_top > 0:
         check_num_logprobs("top_logprobs", num_top, settings)
     scored = prompt_logprobs(body, settings)
-    use = tool_use(body, fields.get("tools"))
+    use = tool_use(body, tools)
     prompt = await chat_prompt(body, model, settings, any_length=is_cut(body), tools=use.shown)
     prompt_ids = cut(prompt.token_ids, body, model, body.max_completion_tokens or body.max_tokens or 1)
     grammar = await chat_grammar(body, use, services, starts_inside=prompt.starts_inside)
@@ -48,11 +79,10 @@ async def prepare_chat(fields: Mapping[str, object], services: Services, label: 
     )
     room = check_room(len(prompt_ids), model, "messages")
     max_tokens = _max_tokens(body, room, model)
-    sampling = sampling_of(body, model, max_tokens=max_tokens, logprobs=num_top, grammar=grammar)
     job = Job(
         prompts=(prompt_ids,),
         num_choices=body.n,
-        sampling=sampling,
+        sampling=sampling_of(body, model, max_tokens=max_tokens, logprobs=num_top, grammar=grammar),
         text=text,
         cache_salt=body.cache_salt or "",
         label=label,
@@ -61,17 +91,7 @@ async def prepare_chat(fields: Mapping[str, object], services: Services, label: 
         include_kvferry=body.include_kvferry,
         prompt_logprobs=scored,
     )
-    shape = ChatShape(
-        model.tokenizer,
-        body.logprobs,
-        readings(body, use, model, starts_inside=prompt.starts_inside),
-        body.return_tokens_as_token_ids,
-        prompt_ids,
-        with_ids=body.return_token_ids,
-        tells_scores=body.prompt_logprobs is not None,
-        call_reason="stop" if use.is_named else "tool_calls",
-    )
-    return job, shape, body.stream
+    return ChatPlan(job, use, readings(body, use, model, starts_inside=prompt.starts_inside))
 
 
 def readings(body: ChatBody, use: ToolUse, model: ServedModel, *, starts_inside: bool) -> list[ChatReading]:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gateway.answer import Json
 from gateway.chat_reading import ChatReading, new_call_id
 from gateway.logprobs import chat_logprobs
 from gateway.prompt_scores import Scores
 from gateway.prompt_told import PromptTold
-from gateway.responses import Json, joined
+from gateway.responses import joined
 from gateway.tokenizer import TextTokenizer
 from gateway.tool_calls.segments import CallArguments, CallStart, Content, Reasoning, Segment
 from gateway.tool_calls.segments import joined as joined_segments

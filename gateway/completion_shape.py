@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gateway.answer import Json
 from gateway.logprobs import completion_logprobs
 from gateway.prompt_scores import Scores
 from gateway.prompt_told import PromptTold
-from gateway.responses import Json, joined
+from gateway.responses import joined
 from gateway.tokenizer import TextTokenizer
 from gateway.transcript import Piece
 

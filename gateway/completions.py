@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.answer import Prepared
 from gateway.body import invalid, parse
+from gateway.choices_answer import ChoicesAnswer
 from gateway.completion_shape import CompletionShape
 from gateway.known_fields import refuse_unknown
 from gateway.requests import (
@@ -25,10 +27,8 @@ from gateway.unsupported import refuse_chat_fields
 from protocol.sampling import NO_LOGPROBS
 
 
-async def prepare_completion(
-    fields: Mapping[str, object], services: Services, label: str
-) -> tuple[Job, CompletionShape, bool]:
-    """(job, shape, stream). Raises ``GatewayError`` for whatever can be judged before a worker."""
+async def prepare_completion(fields: Mapping[str, object], services: Services, label: str) -> Prepared:
+    """See ``Prepare``. Raises ``GatewayError`` for whatever can be judged before a worker."""
     model, settings = services.model, services.settings
     refuse_chat_fields(fields)
     refuse_unknown(fields, CompletionBody, settings)
@@ -70,10 +70,10 @@ async def prepare_completion(
         skip_special_tokens=body.skip_special_tokens,
         num_choices=body.n,
     )
-    return job, shape, body.stream
+    return Prepared(job, lambda run: ChoicesAnswer(run, shape, model.name), body.stream)
 
 
-def split_prompts(prompt: object) -> list[str | list[object]]:
+def split_prompts(prompt: object, param: str = "prompt") -> list[str | list[object]]:
     """One entry a prompt: text, or a list of what should be token ids.
 
     Raises ``GatewayError`` (400): none of the four forms, no prompt at all, or an empty one.
@@ -82,7 +82,7 @@ def split_prompts(prompt: object) -> list[str | list[object]]:
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], str | list):
         given = [prompt]  # the token ids of one prompt
     if not given or not all(isinstance(each, str | list) and each for each in given):
-        raise invalid("prompt", "a text, texts, token ids or lists of token ids; none empty")
+        raise invalid(param, "a text, texts, token ids or lists of token ids; none empty")
     return given
 
 

@@ -1,8 +1,11 @@
 """How long a whole request may take: what its client says, within what the server allows."""
 
+import time
 from collections.abc import Iterable
 
 from gateway.body import invalid
+from gateway.errors import from_code
+from protocol.errors import Code
 
 HEADER = "x-kvferry-deadline-ms"
 MAX_DIGITS = 12
@@ -27,3 +30,16 @@ def deadline_ms(headers: Iterable[tuple[bytes, bytes]], server_s: float) -> int:
         raise invalid(HEADER, "one whole number of milliseconds, 1 or more")
     asked = int(given[0])
     return min(asked, server_ms) if server_ms else asked
+
+
+def left_ms(within_ms: int, started: float) -> int:
+    """Of a deadline of ``within_ms`` from ``started`` (monotonic seconds) on, 0 if there is none.
+
+    Raises ``GatewayError`` (504) if it has passed already.
+    """
+    if not within_ms:
+        return 0
+    left = within_ms - int((time.monotonic() - started) * 1000)
+    if left < 1:
+        raise from_code(Code.DEADLINE, f"the deadline of {within_ms} ms passed before a worker was asked")
+    return left

@@ -24,7 +24,7 @@ from gateway.told import MAX_TEXT_LEN
 from gateway.waiting import Waiting
 from gateway.wants import Wants
 from protocol.errors import Code
-from protocol.messages import Accepted, Cancel, Failed, Refused, Released, TokenEvents
+from protocol.messages import Accepted, Cancel, Embedded, Failed, Refused, Released, TokenEvents
 from runtime.logs import get_logger
 from runtime.repeats import Repeats
 
@@ -55,7 +55,7 @@ class GatewayDispatcher:
         settings: DispatchSettings | None = None,
         metrics: DispatchMetrics | None = None,
     ) -> None:
-        """Takes over Accepted, Refused, Failed, Released, Cancel and TokenEvents. Needs a running loop."""
+        """Takes over Accepted, Refused, Failed, Released, Cancel, TokenEvents and Embedded. Needs a running loop."""
         self._loop = asyncio.get_running_loop()
         self._requests: dict[str, Request] = {}
         self._num_submitted = 0
@@ -68,6 +68,7 @@ class GatewayDispatcher:
         postbox.on(Refused, self._on_refused)
         postbox.on(Failed, self._on_failed)
         postbox.on(TokenEvents, self._on_tokens)
+        postbox.on(Embedded, self._on_embedded)
         postbox.on(Cancel, self._on_cancel)
         roster.on_lost(self._on_lost)
         roster.on_changed(self._on_changed)
@@ -194,6 +195,12 @@ class GatewayDispatcher:
         request = self._requests.get(message.request_id)
         if request is not None:
             request.failed_by(sender, message)
+
+    def _on_embedded(self, sender: Peer, message: Embedded) -> None:
+        request = self._requests.get(message.request_id)
+        if request is None or not request.embedded_by(sender, message):
+            cancel = Cancel(message.request_id, message.attempt, "the attempt is over")
+            self._desk.postbox.send(sender, cancel)
 
     def _on_cancel(self, sender: Peer, message: Cancel) -> None:
         """An operator ends a request, whatever its attempt. Workers report, they don't cancel."""

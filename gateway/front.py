@@ -5,7 +5,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.access_log import CLIENT_CLOSED, KEY, MAX_LABEL_CHARS, RequestRecord, record_of
-from gateway.bearer import bearer_key
+from gateway.bearer import given_key
 from gateway.cors import with_cors
 from gateway.disconnect import ClientGone
 from gateway.errors import GatewayError
@@ -55,7 +55,7 @@ class Front:
             check_framing(scope, self._services.settings)
         except GatewayError as error:
             record_of(scope).error_code = error.code or str(error.status)
-            await error_response(error, {"connection": "close"})(scope, receive, send)
+            await error_response(error, scope, {"connection": "close"})(scope, receive, send)
             return
         await self._door(scope, receive, send)
 
@@ -69,21 +69,21 @@ class Front:
             record.status, record.reason = CLIENT_CLOSED, gone.reason
         except _Refused as refused:
             record.error_code = refused.error.code or str(refused.error.status)
-            await error_response(refused.error, refused.headers)(scope, receive, send)
+            await error_response(refused.error, scope, refused.headers)(scope, receive, send)
         except Exception:
             log.exception("request_failed", label=record.label, path=scope["path"])
             record.error_code = "internal_error"
             if not record.status:
-                await error_response(internal_error())(scope, receive, send)
+                await error_response(internal_error(), scope)(scope, receive, send)
 
     async def _let_in(self, scope: Scope) -> None:
         """Note who asks. Raises ``_Refused``: no valid key, or one that has had enough."""
         if not self._keys.asks or scope["path"] in OPEN_ROUTES:
             return
-        given = bearer_key(scope["headers"])
+        given = given_key(scope)
         key = None if given is None else self._keys.find(given)
         if key is None:
-            raise _Refused(unauthorized(), {"www-authenticate": "Bearer"})
+            raise _Refused(unauthorized(scope["path"]), {"www-authenticate": "Bearer"})
         try:
             await self._services.enter(record_of(scope), key)
         except GatewayError as error:

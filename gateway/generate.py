@@ -1,29 +1,27 @@
-"""What both endpoints do with a request: read, prepare, run, answer."""
+"""What all routes that generate do with a request: read, prepare, run, answer."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gateway.access_log import record_of
+from gateway.answer import Prepare, whole
 from gateway.body import read_fields
 from gateway.deadline import deadline_ms, is_hurried
 from gateway.disconnect import until_gone
-from gateway.requests import Job, label_of
-from gateway.responses import Answer, Json, Shape
+from gateway.requests import label_of
 from gateway.run import Run
 from gateway.services import Services
 from gateway.sse import EventStream
-from gateway.transcript import Piece
 from gateway.unsupported import refuse_unsupported
-
-Prepare = Callable[[Mapping[str, object], Services, str], Awaitable[tuple[Job, Shape, bool]]]
 
 
 async def generate(request: Request, services: Services, prepare: Prepare) -> Response:
     """Answer a request for tokens.
 
-    Raises ``GatewayError`` for whatever goes wrong before the first token, and ``ClientGone``.
+    Raises ``GatewayError`` for whatever goes wrong before the first token, and ``ClientGone``. A stream whose first
+    token takes longer than ``first_byte_hold_s`` begins without it: what goes wrong later is an event.
     """
     record = record_of(request.scope)
     within_ms = deadline_ms(request.scope["headers"], services.settings.request_timeout_s)
@@ -31,25 +29,30 @@ async def generate(request: Request, services: Services, prepare: Prepare) -> Re
     fields = await read_fields(request, services.settings)
     refuse_unsupported(fields)
     record.label = record.label or label_of(fields)
-    job, shape, stream = await prepare(fields, services, record.label)
-    record.num_prompt_tokens = job.num_prompt_tokens
-    await services.reserve(record, job)
-    run = Run(job, services.folder_model.tokenizer, record, services.metrics, within_ms)
-    await until_gone(request.receive, run.start(services.dispatcher))
-    shape.scores = run.scores.of_prompts
-    answer = Answer(run, shape, services.folder_model.name)
-    if stream:
-        return EventStream(answer, services)
+    prepared = await prepare(fields, services, record.label)
+    record.num_prompt_tokens = prepared.job.num_prompt_tokens
+    await services.reserve(record, prepared.job)
+    run = Run(prepared.job, services.folder_model.tokenizer, record, services.metrics, within_ms)
+    starting = asyncio.ensure_future(run.start(services.dispatcher))
+    hold_s = services.settings.first_byte_hold_s if prepared.stream else None
     try:
-        body = await until_gone(request.receive, _whole(answer))
+        await until_gone(request.receive, _held(starting, hold_s))
+    except BaseException:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        raise
+    answer = prepared.answer(run)
+    if prepared.stream:
+        return EventStream(answer, services, starting)
+    try:
+        body = await until_gone(request.receive, whole(answer))
     finally:
         run.close("client disconnected")
     return JSONResponse(body, headers=answer.headers())
 
 
-async def _whole(answer: Answer) -> Json:
-    pieces: list[list[Piece]] = [[] for _ in range(answer.run.num_choices)]
-    while batch := await answer.run.batch():
-        for piece in batch:
-            pieces[piece.choice].append(piece)
-    return answer.whole([answer.shape.whole(each) for each in pieces])
+async def _held(starting: asyncio.Future[None], hold_s: float | None) -> None:
+    """Wait for the first token, but no longer than ``hold_s`` seconds. Raises what went wrong before it."""
+    await asyncio.wait((starting,), timeout=hold_s)
+    if starting.done():
+        starting.result()

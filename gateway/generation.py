@@ -58,7 +58,10 @@ class Journey:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """New accepted tokens of one choice, in order and without gaps; ``finish_reason`` "" unless they are its last."""
+    """New accepted tokens of one choice, in order and without gaps; ``finish_reason`` "" unless they are its last.
+
+    ``vector`` is what a prompt that is pooled gets instead, float32 in little-endian order.
+    """
 
     choice: int
     first_index: int
@@ -66,6 +69,7 @@ class Update:
     logprobs: tuple[TokenLogprob, ...]
     finish_reason: str
     stop_token: int
+    vector: bytes = b""
 
 
 class Stream(Protocol):

@@ -1,10 +1,12 @@
-"""Errors as HTTP responses: one shape on every path."""
+"""Errors as HTTP responses, in the words of the route."""
 
 from collections.abc import Mapping
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
+from starlette.types import Scope
 
+from gateway.anthropic_errors import body_for, is_anthropic
 from gateway.errors import GatewayError
 
 DEFAULT_RETRY_AFTER_S = 1
@@ -12,7 +14,7 @@ DEFAULT_RETRY_AFTER_S = 1
 _AGAIN = (429, 503)
 
 
-def error_response(error: GatewayError, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def error_response(error: GatewayError, scope: Scope, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Return the body, and the headers that tell clients whether to try again.
 
     429 and 503 always say when; any other 5xx without a time says never, since clients repeat
@@ -26,7 +28,7 @@ def error_response(error: GatewayError, headers: Mapping[str, str] | None = None
         extra["retry-after"] = str(retry_after_s)
     elif error.status >= 500:
         extra["x-should-retry"] = "false"
-    return JSONResponse(error.body(), error.status, extra)
+    return JSONResponse(body_for(scope, error), error.status, extra)
 
 
 def internal_error() -> GatewayError:
@@ -39,11 +41,12 @@ def internal_error() -> GatewayError:
     )
 
 
-def unauthorized() -> GatewayError:
+def unauthorized(path: str) -> GatewayError:
     """No key, or a wrong one."""
+    either = ", or in x-api-key" if is_anthropic(path) else ""
     return GatewayError(
         401,
-        "Send a valid API key in the header Authorization: Bearer <key>",
+        f"Send a valid API key in the header Authorization: Bearer <key>{either}",
         type="authentication_error",
         code="invalid_api_key",
     )

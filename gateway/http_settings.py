@@ -9,6 +9,7 @@ class HttpSettings:
 
     ``api_keys``: any of them opens every route that isn't open to all; none (and no file of keys): no key is
     asked for. ``max_header_bytes`` covers request line and headers, ``header_timeout_s`` their arrival.
+    A stream's status waits ``first_byte_hold_s`` for the first token: what goes wrong before it is told by one.
     ``max_choices`` bounds prompts times ``n`` of one request. A client that takes nothing of its
     answer for ``write_timeout_s`` is dropped and its request cancelled. A request may take
     ``request_timeout_s`` in all (0: no limit), or less if its client says so. Web pages of
@@ -25,6 +26,7 @@ class HttpSettings:
     max_logprobs: int = 20
     header_timeout_s: float = 10.0
     body_timeout_s: float = 60.0
+    first_byte_hold_s: float = 10.0
     keepalive_s: float = 15.0
     write_timeout_s: float = 60.0
     request_timeout_s: float = 0.0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gateway.accepted import MalformedEventError
 from gateway.candidate import Need
 from gateway.choices import Choices
+from gateway.generation import Update
 from gateway.mailbox import Mailbox
 from protocol.messages import Resend, Stop
 from runtime.logs import get_logger
@@ -16,9 +17,12 @@ if TYPE_CHECKING:
     from gateway.attempt import Attempt
     from gateway.desk import Desk
     from gateway.generation import Generation
-    from protocol.messages import Peer, TokenEvent
+    from protocol.messages import Embedded, Peer, TokenEvent
 
 log = get_logger("gateway.intake")
+
+MAX_VECTOR_BYTES = 1 << 18
+"""Of 65,536 numbers; models have up to about 16,384."""
 
 
 class Intake:
@@ -31,6 +35,7 @@ class Intake:
         self._num_prompt = len(generation.prompt_ids)
         self._max_tokens = generation.sampling.max_tokens
         self._is_scored = bool(generation.sampling.forced_ids)
+        self._is_pooled = bool(generation.sampling.pooling)
         self.choices = Choices(generation.num_choices, generation.sampling.max_tokens)
         self.mailbox = Mailbox()
         self.first_path = ""
@@ -75,6 +80,18 @@ class Intake:
         if update is not None:
             self.first_path = self.first_path or attempt.route.path
             self.mailbox.put(update)
+        return True
+
+    def take_vector(self, attempt: Attempt, sender: Peer, message: Embedded) -> bool:
+        """A prompt's vector, instead of tokens. False if no correct worker sends it."""
+        if not self._is_pooled or not 0 < len(message.vector) <= MAX_VECTOR_BYTES or len(message.vector) % 4:
+            log.error("vector_malformed", worker=sender.id, request_id=self._request_id)
+            return False
+        self.num_cached_tokens = max(message.num_cached_tokens, 0)
+        self.first_path = self.first_path or attempt.route.path
+        for choice in self.choices.live:
+            choice.finish_reason = "stop"
+        self.mailbox.put(Update(0, 0, (), (), "stop", -1, message.vector))
         return True
 
     def stop(self, attempt: Attempt | None, choice_number: int, num_tokens: int) -> bool:

@@ -198,6 +198,7 @@ def http_settings(settings: GatewaySettings) -> HttpSettings:
         header_timeout_s=settings.header_timeout,
         body_timeout_s=settings.body_timeout,
         request_timeout_s=settings.request_timeout,
+        first_byte_hold_s=settings.first_byte_hold,
         allowed_origins=settings.allowed_origins,
         allowed_methods=settings.allowed_methods,
         allowed_headers=settings.allowed_headers,

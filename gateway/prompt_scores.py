@@ -41,7 +41,7 @@ class PromptScores:
         """
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._fetch_one(dispatcher, prompt, like)) for prompt in prompts]
-        self.of_prompts = [task.result() for task in tasks]
+        self.of_prompts += [task.result() for task in tasks]  # the same list: an answer may have it already
 
     def cancel(self, reason: str) -> None:
         """End what hasn't ended. Idempotent."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gateway.desk import Desk
     from gateway.generation import Generation, Update
-    from protocol.messages import Failed, Peer, Refused, TokenEvent
+    from protocol.messages import Embedded, Failed, Peer, Refused, TokenEvent
 
 
 class Request:
@@ -160,6 +160,19 @@ class Request:
         elif not self._intake.choices.live:
             self._sending.worked(attempt)
             self.end(FINISHED)
+
+    def embedded_by(self, sender: Peer, message: Embedded) -> bool:
+        """The prompt's vector, with which the request is over. False if nothing of it is wanted there."""
+        attempt = self._sending.current(sender, message.attempt)
+        if attempt is None:
+            return self._sending.serves(sender)
+        self._sending.heard(attempt, sender)
+        if self._intake.take_vector(attempt, sender, message):
+            self._sending.worked(attempt)
+            self.end(FINISHED, cancel=True)
+        else:
+            self._objections.hear(attempt.number, Word(sender, "", Code.ENGINE, "malformed vector"))
+        return True
 
     def move(self, kind: str, error: GatewayError, *, moved: bool) -> None:
         """As ``Life`` promises. Who was moved waits for a worker as well as for room."""

@@ -8,6 +8,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gateway.access_log import MAX_LABEL_CHARS
 from gateway.body import Body, invalid
+from gateway.body_schema import schema_of
+from gateway.chat_messages import Message
 from gateway.errors import GatewayError
 from gateway.http_settings import HttpSettings
 from gateway.sampling_fields import SamplingFields
@@ -45,6 +47,11 @@ Prompt = Annotated[
         {"anyOf": [part for each in (_TEXT, _IDS) for part in (each, {"type": "array", "items": each, "minItems": 1})]}
     ),
 ]
+Messages = Annotated[
+    list[object],
+    Field(min_length=1),
+    WithJsonSchema({"type": "array", "items": schema_of(Message), "minItems": 1}),
+]
 Documents = Annotated[list[dict[str, object]], Field(fail_fast=True, max_length=MAX_DOCUMENTS)]
 TemplateKwargs = Annotated[dict[str, object], BeforeValidator(_few)]
 
@@ -52,7 +59,7 @@ TemplateKwargs = Annotated[dict[str, object], BeforeValidator(_few)]
 class TemplateFields(Body):
     """How a chat becomes a prompt. ``messages`` are checked one by one, by ``chat_messages``."""
 
-    messages: list[object] = Field(min_length=1)
+    messages: Messages
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
@@ -145,6 +152,11 @@ def check_num_logprobs(param: str, number: int, settings: HttpSettings) -> None:
         raise invalid(param, f"at most {settings.max_logprobs}")
 
 
+def _context(model: ServedModel) -> str:
+    """In OpenAI's words: LiteLLM, LangChain and others tell this error from others by them, not by its code."""
+    return f"This model's maximum context length is {model.max_model_len} tokens"
+
+
 def prompt_logprobs(body: SamplingFields, settings: HttpSettings) -> int:
     """Alternatives that are told of the prompt's tokens. Raises ``GatewayError`` (400): too many, or in a stream."""
     number = body.prompt_logprobs
@@ -165,7 +177,7 @@ def check_room(num_tokens: int, model: ServedModel, param: str, *, at_least: boo
         return room
     raise GatewayError(
         400,
-        f"The model's context is {model.max_model_len} tokens; the prompt alone has"
+        f"{_context(model)}. The prompt is too long: it alone has"
         f"{' at least' if at_least else ''} {num_tokens}, and at least one must follow. Shorten it",
         code=Code.TOO_LONG,
         param=param,
@@ -178,7 +190,7 @@ def check_max_tokens(max_tokens: int, room: int, model: ServedModel, param: str)
         return max_tokens
     raise GatewayError(
         400,
-        f"The model's context is {model.max_model_len} tokens; {max_tokens} were asked for after a"
+        f"{_context(model)}; {max_tokens} were asked for after a"
         f" prompt of {model.max_model_len - room}. Ask for {room} at most",
         code=Code.TOO_LONG,
         param=param,

@@ -1,15 +1,10 @@
-"""The JSON that clients get: whole answers and chunks, for both endpoints."""
+"""How chat and text completions word a choice."""
 
-import time
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
-from gateway.generation import Journey
+from gateway.answer import Json
 from gateway.prompt_scores import Scores
-from gateway.run import Run
 from gateway.transcript import Piece
-
-Json = dict[str, Any]
 
 
 class Shape(Protocol):
@@ -44,74 +39,6 @@ class Shape(Protocol):
 
     def once(self) -> Json:
         """Return what an answer, or a stream's first event, says beside its choices."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What all bodies of one answer have in common."""
-
-    run: Run
-    shape: Shape
-    model: str
-    created: int = field(default_factory=lambda: int(time.time()))
-
-    def whole(self, choices: list[Json]) -> Json:
-        """Return an unstreamed answer."""
-        answer = {**self._head(self.shape.whole_object), "choices": choices, "usage": self.usage()}
-        answer.update(self.shape.once())
-        if self.run.job.include_kvferry:
-            answer["kvferry"] = self.kvferry()
-        return answer
-
-    def chunk_head(self) -> Json:
-        """Return what all events of a stream begin with."""
-        return self._head(self.shape.chunk_object)
-
-    def chunk(self, choices: list[Json]) -> Json:
-        """Return one event of a stream; the last one, after all choices, has none."""
-        job = self.run.job
-        chunk = {**self.chunk_head(), "choices": choices}
-        if job.continuous_usage or (job.include_usage and not choices):
-            chunk["usage"] = self.usage()
-        if job.include_kvferry and not choices:
-            chunk["kvferry"] = self.kvferry()
-        return chunk
-
-    def kvferry(self) -> Json:
-        """Return where the request has been; one with several prompts has ``requests``, one of these each."""
-        journeys = [_journey_json(journey) for journey in self.run.journeys()]
-        return journeys[0] if len(journeys) == 1 else {"requests": journeys}
-
-    def usage(self) -> Json:
-        """Count tokens so far; ``cached_tokens`` are prompt tokens whose compute was skipped."""
-        num_prompt, num_output = self.run.job.num_prompt_tokens, self.run.num_tokens
-        return {
-            "prompt_tokens": num_prompt,
-            "completion_tokens": num_output,
-            "total_tokens": num_prompt + num_output,
-            "prompt_tokens_details": {"cached_tokens": self.run.num_cached_tokens},
-            "completion_tokens_details": {"reasoning_tokens": self.shape.num_reasoning_tokens},
-        }
-
-    def headers(self) -> dict[str, str]:
-        """Return what is known as soon as the first token is."""
-        return {"x-kvferry-request-id": self.run.request_id, "x-kvferry-path": self.run.path}
-
-    def _head(self, name: str) -> Json:
-        return {
-            "id": f"{self.shape.id_prefix}{self.run.request_id}",
-            "object": name,
-            "created": self.created,
-            "model": self.model,
-        }
-
-
-def _journey_json(journey: Journey) -> Json:
-    attempts = [
-        {"path": each.path, "prefill": each.prefill, "decode": each.decode, "reason": each.reason}
-        for each in journey.tries
-    ]
-    return {"request_id": journey.request_id, "attempts": attempts, "phases_ms": journey.phases_ms}
 
 
 def joined(pieces: list[Piece]) -> Piece:

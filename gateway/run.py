@@ -6,14 +6,14 @@ import time
 from dataclasses import replace
 
 from gateway.access_log import RequestRecord
-from gateway.errors import GatewayError, from_code
+from gateway.deadline import left_ms
+from gateway.errors import GatewayError
 from gateway.generation import Dispatcher, Generation, Journey, Stream, Update
 from gateway.metrics import HttpMetrics
 from gateway.prompt_scores import PromptScores
 from gateway.requests import Job
 from gateway.tokenizer import TextTokenizer
 from gateway.transcript import Piece, Transcript
-from protocol.errors import Code
 from protocol.sampling import NO_LOGPROBS, Sampling
 from runtime.logs import get_logger
 
@@ -173,13 +173,7 @@ class Run:
         self._take_soon(number)  # something may have come already
 
     def _left_ms(self) -> int:
-        """Of the deadline, 0 if there is none. Raises ``GatewayError`` (504) if it has passed already."""
-        if not self._deadline_ms:
-            return 0
-        left_ms = self._deadline_ms - int((time.monotonic() - self._record.started) * 1000)
-        if left_ms < 1:
-            raise from_code(Code.DEADLINE, f"the deadline of {self._deadline_ms} ms passed before a worker was asked")
-        return left_ms
+        return left_ms(self._deadline_ms, self._record.started)
 
     def _take_soon(self, number: int) -> None:
         """Not at once: whoever has news for us is in the middle of something, and a stop string goes back to it."""

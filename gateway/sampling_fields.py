@@ -70,7 +70,14 @@ class StreamOptions(Body):
     include_kvferry: bool = False
 
 
-class SamplingFields(StructuredFields):
+class TruncationFields(Body):
+    """How much of a prompt is read."""
+
+    truncate_prompt_tokens: Truncation | None = None
+    truncation_side: Literal["left", "right"] = "left"
+
+
+class SamplingFields(StructuredFields, TruncationFields):
     """How tokens are chosen and shown. A field that is absent or null has OpenAI's default."""
 
     model: str | None = None
@@ -96,8 +103,6 @@ class SamplingFields(StructuredFields):
     skip_special_tokens: bool = True
     prompt_logprobs: Annotated[int, Field(ge=-1)] | None = None
     kvferry: bool = False
-    truncate_prompt_tokens: Truncation | None = None
-    truncation_side: Literal["left", "right"] = "left"
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
     request_id: str | None = None

@@ -42,10 +42,14 @@ class Services:
 
     async def reserve(self, record: RequestRecord, job: Job) -> None:
         """Charge a limited key with the most that the job can cost. Raises ``GatewayError`` (429) if it hasn't that."""
+        num_choices = len(job.prompts) * job.num_choices
+        await self.reserve_tokens(record, job.num_prompt_tokens + num_choices * job.sampling.max_tokens)
+
+    async def reserve_tokens(self, record: RequestRecord, num_tokens: int) -> None:
+        """Charge a limited key with so many tokens. Raises ``GatewayError`` (429) if it hasn't that."""
         if record.stay is None:
             return
-        num_choices = len(job.prompts) * job.num_choices
-        await self.limiter.take(record.stay, job.num_prompt_tokens + num_choices * job.sampling.max_tokens)
+        await self.limiter.take(record.stay, num_tokens)
         self._check(record.stay)
 
     async def settle(self, record: RequestRecord) -> None:

@@ -181,6 +181,13 @@ class GatewaySettings(ServiceSettings):
         "seconds from the start of prefill to the first token. Raising it holds blocks of stuck requests longer",
         metavar="SECONDS",
     )
+    first_byte_hold: float = setting(
+        units.seconds(0.0, 3600.0),
+        10.0,
+        "seconds that a stream's status waits for the first token; then it is 200, and what goes wrong is an event. "
+        "Raising it tells more errors by their status, and keeps proxies waiting that expect a first byte",
+        metavar="SECONDS",
+    )
     transfer_timeout: float = setting(
         _SECONDS,
         30.0,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from gateway.sampling_fields import SamplingFields
+from gateway.sampling_fields import TruncationFields
 from gateway.served_model import ServedModel
 
 Prompt = TypeVar("Prompt", bound=Sequence[object])
@@ -12,12 +12,12 @@ AS_FITS = -1
 """As many tokens as leave room for the answer."""
 
 
-def is_cut(fields: SamplingFields) -> bool:
+def is_cut(fields: TruncationFields) -> bool:
     """Whether a prompt may be of any length, since it will be cut."""
     return fields.truncate_prompt_tokens is not None
 
 
-def cut(prompt: Prompt, fields: SamplingFields, model: ServedModel, max_tokens: int) -> Prompt:
+def cut(prompt: Prompt, fields: TruncationFields, model: ServedModel, max_tokens: int) -> Prompt:
     """Return the part of a prompt that is to be read: the end, or the beginning where the right side is cut off.
 
     ``max_tokens`` is what must fit behind it. Special tokens count and are cut off like any other.

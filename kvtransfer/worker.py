@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.api import Broken, Command, GaveBack, Key, Load, Pong, Rejected, Release, Report, Result
+from engine.api import Embedded as EngineEmbedded
 from engine.api import Released as EngineReleased
 from engine.port import EnginePort
 from kvtransfer.contents import PoolContents
 from kvtransfer.link import Link
 from kvtransfer.pulse import Pulse
 from protocol.errors import Code
-from protocol.messages import AttemptRef, Cancel, Failed, Message, Peer, Released, Wanted
+from protocol.messages import AttemptRef, Cancel, Embedded, Failed, Message, Peer, Released, Wanted
 from runtime.deadlines import Deadlines
 from runtime.emitter import Emitter
 from runtime.ended import EndedAttempts
@@ -24,6 +25,9 @@ from runtime.logs import get_logger
 from runtime.postbox import Postbox
 from runtime.repeats import Repeats
 from runtime.roster import BEAT_S, Roster
+
+EMBEDDED_S = 10.0
+"""How long a vector is told again and again: longer than a gateway waits for signs of an attempt."""
 
 ENDED_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals that somebody else sends: an engine that ended by one of them hasn't crashed by itself."""
@@ -194,6 +198,8 @@ class Worker:
             self._engine_released(result.key)
         elif isinstance(result, Broken):
             self.fail(result.key, Code(result.code), result.message)
+        elif isinstance(result, EngineEmbedded):
+            self._embedded(result)
         elif isinstance(result, GaveBack):
             self.fail(result.key, Code.PREEMPTED, "there was no room to go on with it")
         elif isinstance(result, Pong):
@@ -202,6 +208,15 @@ class Worker:
             return
         else:
             self.on_result(result)
+
+    def _embedded(self, result: EngineEmbedded) -> None:
+        """Tell the vector until the gateway ends the attempt, which is its answer."""
+        held = self.held.get(result.key)
+        if held is None:
+            return
+        gateway, message = held.gateway, Embedded(*result.key, result.vector, result.num_cached_tokens)
+        self.deadlines.leave(result.key)
+        self.repeats.start(("embedded", result.key), lambda: self.send(gateway, message), EMBEDDED_S, lambda: None)
 
     def _engine_released(self, key: Key) -> None:
         self.on_key_done(key)
@@ -217,6 +232,7 @@ class Worker:
     def end_and_answer(self, sender: Peer, key: Key) -> None:
         """End an attempt and all before it; ``sender`` hears Released once the engine has let go."""
         self._answers[key].add(sender)
+        self.repeats.stop(("embedded", key))
         if key not in self.held:
             self.ended.add(*key)
             self.submit(Release(key))

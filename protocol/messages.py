@@ -313,6 +313,16 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Embedded:
+    """Worker → gateway: the prompt's vector, float32 in little-endian order, of length 1. Answered by Cancel."""
+
+    request_id: str
+    attempt: int
+    vector: bytes
+    num_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """Each second, by name: attempts whose holds the sender still wants. Being alive renews nothing."""
 
@@ -385,6 +395,7 @@ Message = (
     | Released
     | Finished
     | Failed
+    | Embedded
     | Wanted
     | WorkerStatus
     | GatewayStatus
@@ -412,4 +423,5 @@ TAGS: dict[int, type[Message]] = {
     18: WorkerStatus,
     19: GatewayStatus,
     20: Part,
+    21: Embedded,
 }

@@ -22,7 +22,8 @@ class Sampling:
     named; the last id of a sequence of ``bad_words`` can't be where the others are just before it. The output
     is a text of ``grammar``, in llguidance's notation (its Lark, or JSON with "grammars"), "" for any: a choice
     ends where that does. With ``forced_ids`` nothing is chosen: they are the whole output, ``max_tokens`` of one
-    choice, and what is made are their log probabilities; that is how a prompt is scored.
+    choice, and what is made are their log probabilities; that is how a prompt is scored. With ``pooling`` ("mean" or
+    "last") no token is made but one vector, of all the prompt's final hidden states or of the last one.
     """
 
     temperature: float = 1.0
@@ -44,6 +45,7 @@ class Sampling:
     bad_words: tuple[tuple[int, ...], ...] = ()
     grammar: str = ""
     forced_ids: tuple[int, ...] = ()
+    pooling: str = ""
 
     def ending_ids(self) -> frozenset[int]:
         """Token ids that end a choice."""

@@ -81,7 +81,7 @@ def _surprise(model: LlamaModel, ids: list[int]) -> float:
             torch.arange(end - start),
             (GroupBatch(places, table),),
         )
-        logprobs = model.forward(batch, cache, lambda layers: None).log_softmax(-1)
+        logprobs = model.logits(model.forward(batch, cache, lambda layers: None)).log_softmax(-1)
         following = torch.tensor(ids[start + 1 : end + 1])
         total -= logprobs[: len(following)].gather(1, following[:, None]).double().sum().item()
     return total

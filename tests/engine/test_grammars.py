@@ -169,8 +169,15 @@ def test_what_is_released_meanwhile_is_gone() -> None:
 
 
 def test_a_tokenizer_that_is_none_is_an_error() -> None:
+    guides = Guides("{}", MODEL.config.vocab_size)
     with pytest.raises(GrammarError, match="tokenizer"):
-        Guides("{}", 512)
+        guides.prepare()
+    engine = Rig(guides=guides)
+    [broken] = only(engine.run(Prefill(KEY, prompt(40), tails(()), guided(GREEDY))), Broken)
+    assert broken.code == "bad_request"
+    engine.engine.prepare()
+    [broken] = only(engine.run(Prefill(KEY, prompt(40), tails(()), guided(GREEDY))), Broken)
+    assert "can't follow grammars" in broken.message
 
 
 def test_only_listed_ids_are_chosen() -> None:

@@ -208,6 +208,7 @@ def test_a_prompt_beyond_the_context_is_refused_before_any_event(stream: bool) -
         error = refused(api, response)
         assert error["code"] == "context_length_exceeded"
         assert error["param"] == param
+        assert error["message"].startswith("This model's maximum context length is 64 tokens. The prompt is too long")
 
 
 def test_more_tokens_than_the_context_has_left_are_refused() -> None:
@@ -219,6 +220,7 @@ def test_more_tokens_than_the_context_has_left_are_refused() -> None:
         error = refused(api, response)
         assert error["code"] == "context_length_exceeded"
         assert error["param"] == param
+        assert error["message"].startswith("This model's maximum context length is 64 tokens")
 
 
 def test_prompts_times_choices_are_bounded() -> None:

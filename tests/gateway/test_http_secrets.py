@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gateway.anthropic_errors import is_anthropic
 from gateway.errors import from_code
 from gateway.front import OPEN_ROUTES
 from gateway.http_settings import HttpSettings
@@ -37,9 +38,14 @@ WRONG = "kvf-marker-of-a-wrong-key"
 
 
 def every_route() -> list[tuple[str, str]]:
-    """Of the API's own description, and some that it leaves out or that others serve."""
+    """Of the API's own description, and some that it leaves out or that others serve.
+
+    Without Anthropic's, which take keys in another header and have errors of their own: see test_http_messages.
+    """
     paths = Api().get("/openapi.json").json()["paths"]
-    described = [(method.upper(), path) for path, methods in paths.items() for method in methods]
+    described = [
+        (method.upper(), path) for path, methods in paths.items() for method in methods if not is_anthropic(path)
+    ]
     further = ["/openapi.json", "/docs", "/redoc", "/tokenize", "/detokenize", "/v1/embeddings", "/debug/ledger", "/"]
     twisted = [f"{path}/" for path in OPEN_ROUTES] + [
         "//health",

@@ -37,7 +37,7 @@ class ModelRig:
     def step(self, *work: tuple[Line, int], every_row: bool = False) -> Tensor:
         """Compute each line's tokens up to an end; logits of each line's last row, or of every row."""
         batch = self.batch(work, every_row)
-        logits = self.model.forward(batch, self.cache, self._count_layers)
+        logits = self.model.logits(self.model.forward(batch, self.cache, self._count_layers))
         for line, end in work:
             line.computed = end
         return logits

@@ -50,6 +50,7 @@ class Asked:
     cancelled: bool = False
     error: GatewayError | None = None
     done: bool = False
+    vectors: list[bytes] = field(default_factory=list)
 
 
 class Outcomes(DispatchMetrics):
@@ -140,6 +141,7 @@ class World:
                 assert update.first_index == len(asked.tokens[update.choice])
                 asked.tokens[update.choice] += update.token_ids
                 asked.logprobs[update.choice] += update.logprobs
+                asked.vectors += [update.vector] if update.vector else []
         except GatewayError as error:
             asked.error = error
         asked.done = True

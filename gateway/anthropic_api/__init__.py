@@ -1,0 +1,1 @@
+"""Anthropic's messages API: its bodies become chats, and answers get its words."""
