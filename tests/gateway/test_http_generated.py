@@ -21,7 +21,7 @@ from protocol.sampling import TokenLogprob
 from tests.support.http_twin import Api, error_of
 from tests.support.scripted_dispatcher import EOS_ID, Step, Update, says, small_model
 
-FEW, MANY = 12, 500
+FEW, MANY = 8, 500
 """Requests of each kind a route: here, and in `make test-long`."""
 
 
