@@ -138,6 +138,7 @@ def test_a_grant_holds_what_the_cache_has_even_the_last_full_block() -> None:
 
 
 def test_one_free_block_per_live_choice_is_never_granted_away() -> None:
+    """Replays vllm #57104."""
     rig = Rig(12)
     long = replace(GREEDY, max_tokens=80)
     grower = HandOver(Rig(), rig, prompt(40), long, name="grower")

@@ -63,6 +63,7 @@ def test_the_context_limit_ends_a_choice_with_length() -> None:
 
 
 def test_one_choice_that_ends_frees_its_blocks_while_others_go_on() -> None:
+    """Replays openai-python #434."""
     whole = generate(Rig(), prompt(40), SEEDED, choices=tails((), ()))
     ends = replace(SEEDED, stop_token_ids=(whole[0][2],))
     rig = Rig()

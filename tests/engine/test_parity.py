@@ -42,6 +42,7 @@ def test_chunk_sizes_do_not_change_tokens(sampling: Sampling, chunk: int) -> Non
 
 @BOTH
 def test_a_warm_cache_skips_compute_and_changes_nothing(sampling: Sampling) -> None:
+    """Replays vllm #40896."""
     rig = Rig()
     cold = generate(rig, prompt(77), sampling, name="cold")
     before = rig.load
@@ -186,6 +187,7 @@ def test_a_choice_that_ends_at_its_first_token_leaves_the_others_alone() -> None
 
 @BOTH
 def test_preempted_requests_get_the_same_tokens(sampling: Sampling) -> None:
+    """Replays vllm #16832."""
     long = replace(sampling, max_tokens=60)
     expected = [generate(Rig(), prompt(40, n), long)[0] for n in range(4)]
     for caching in (True, False):

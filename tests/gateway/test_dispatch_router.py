@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gateway.affinity import MAX_HOLDERS, Affinity
 from gateway.candidate import BLOCK_TOKENS, Bar, Candidate, Need, Route, Shortage
 from gateway.in_flight import InFlight, Share
+from gateway.prefix import Prefix
 from gateway.router import AFFINITY_LOAD, NO_LIMIT, choose, decode_load, prefill_rank
 from protocol.messages import Peer
 from tests.support.worker_habits import status
@@ -178,9 +179,21 @@ def test_affinity_counts_leading_blocks_only() -> None:
 
 
 def test_a_worker_that_restarted_has_an_empty_cache() -> None:
+    """Replays llm-d-router #2853."""
     affinity = Affinity(100)
     affinity.note(hashes("x"), Peer("a", "1"))
     assert affinity.cached_tokens(hashes("x"), [Peer("a", "2")]) == {}
+
+
+def test_caches_of_two_models_have_no_name_in_common() -> None:
+    """Replays vllm #44250, LMCache #2961, llm-d-kv-cache #243: a shared index knew no model."""
+    prefix = Prefix(tuple(range(4 * BLOCK_TOKENS)), "")
+    kinds = [status("prefill", weights=w, kv_dtype=d) for w in ("v", "w") for d in ("bfloat16", "float32")]
+    names = [name for kind in kinds for name in prefix.hashes(kind)]
+    assert len(set(names)) == len(names) == 4 * 4
+    affinity = Affinity(100)
+    affinity.note(prefix.hashes(kinds[0]), Peer("a", "1"))
+    assert affinity.cached_tokens(prefix.hashes(kinds[2]), [Peer("a", "1")]) == {}
 
 
 def test_affinity_is_bounded_and_forgets_the_ends_of_old_prompts_first() -> None:

@@ -70,6 +70,7 @@ def test_a_schema_is_kept_to_however_it_is_asked_for(path: str, fields: dict[str
     ],
 )
 def test_any_object_is_an_object(fields: dict[str, Any]) -> None:
+    """Replays llama.cpp #24096."""
     grammar = grammar_for(**fields)
     assert takes(grammar, '{"b":[1,{"c":null}]}')
     assert not takes(grammar, "[1]")
@@ -152,6 +153,7 @@ def test_a_schema_that_is_nested_too_deep_is_refused(depth: int) -> None:
     ],
 )
 def test_what_is_no_grammar_is_refused_by_name(outputs: dict[str, Any], param: str) -> None:
+    """Replays vllm #17313, vllm #19270."""
     assert refusal(structured_outputs=outputs)["param"].startswith(param)
 
 

@@ -41,6 +41,7 @@ def refused(api: Api, response: httpx.Response, status: int = 400) -> dict[str, 
     ids=lambda body: body[:24].decode("latin-1"),
 )
 def test_a_body_that_is_no_request_is_refused(path: str, body: bytes) -> None:
+    """Replays tt-inference-server #2771."""
     api = Api()
     refused(api, api.request("POST", path, content=body))
 
@@ -139,6 +140,7 @@ def test_a_chat_field_out_of_bounds_is_named(fields: dict[str, Any], param: str)
     "prompt", ["", [], [[]], [-1], [[-1]], ["a", ""], ["a", 1], [1, "a"], [VOCAB], [1.5], 7, [True]]
 )
 def test_a_prompt_that_is_none_of_the_four_forms_is_refused(prompt: object) -> None:
+    """Replays vllm #35231, vllm #51795."""
     api = Api()
     assert refused(api, api.complete(prompt=prompt))["param"] == "prompt"
 
@@ -189,6 +191,7 @@ def test_tools_that_may_not_be_called_are_taken() -> None:
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 @pytest.mark.parametrize("stream", [False, True])
 def test_another_model_is_not_found(path: str, stream: bool) -> None:
+    """Replays worker-vllm #57."""
     api = Api()
     body = {"model": "no-such", "messages": HELLO, "prompt": "hello", "stream": stream}
     error = refused(api, api.request("POST", path, json=body), 404)
@@ -198,6 +201,7 @@ def test_another_model_is_not_found(path: str, stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_prompt_beyond_the_context_is_refused_before_any_event(stream: bool) -> None:
+    """Replays llama.cpp #14566."""
     api = Api(model=small_model(max_model_len=64))
     for response, param in (
         (api.chat(messages=[{"role": "user", "content": "a " * 200}], stream=stream), "messages"),

@@ -50,6 +50,7 @@ def test_a_stream_says_the_same_in_pieces() -> None:
 
 
 def test_usage_comes_on_a_chunk_of_its_own() -> None:
+    """Replays llama.cpp #15443."""
     api = Api(says("Paris"))
     events = api.chat_events(stream_options={"include_usage": True})
     assert events[-1]["choices"] == []
@@ -97,6 +98,7 @@ def test_each_choice_of_a_stream_has_a_role_and_one_end() -> None:
 
 
 def test_a_choice_that_ends_early_says_so_at_once() -> None:
+    """Replays openai-python #434."""
     steps = [*says("abc", choice=1, end=EOS_ID), *says("hello world", choice=0)]
     events = events_of(Api(steps).chat(stream=True, n=2))
     ends = [

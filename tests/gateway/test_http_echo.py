@@ -68,6 +68,7 @@ def test_an_echo_with_probabilities_has_those_of_the_prompt_first() -> None:
 
 
 def test_nothing_but_the_prompt_asks_for_nothing_but_its_scores() -> None:
+    """Replays vllm #6521."""
     api = Api(scores_or_says("never"))
     body = complete(api, echo=True, max_tokens=0, logprobs=1)
     [choice] = body["choices"]

@@ -59,6 +59,7 @@ def names_and_arguments(calls: list[dict[str, Any]]) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("text", [CALL, f"{CALL}\n{OTHER}", f"Let me see.\n{CALL}"], ids=["one", "two", "words"])
 def test_calls_are_told_the_same_streamed_and_not(text: str) -> None:
+    """Replays dynamo #4723."""
     body = Api(says(text, end=EOS_ID)).chat(tools=TOOLS).json()
     [choice] = body["choices"]
     wanted = [("get_weather", {"city": "Paris"}), ("clock", {})][: text.count("<tool_call>")]
@@ -75,6 +76,7 @@ def test_calls_are_told_the_same_streamed_and_not(text: str) -> None:
 
 
 def test_an_answer_without_a_call_has_no_calls() -> None:
+    """Replays vllm #44104, page-assist #614."""
     for text in ("Just words.", "", "<tool_call>no json</tool_call>"):
         message = Api(says(text, end=EOS_ID)).chat(tools=TOOLS).json()["choices"][0]["message"]
         assert message["content"] == text
@@ -85,6 +87,7 @@ def test_an_answer_without_a_call_has_no_calls() -> None:
 
 
 def test_a_call_that_is_cut_off_is_no_whole_one() -> None:
+    """Replays FastFlowLM #728."""
     cut = CALL[: CALL.index("Par")]
     for stream in (False, True):
         api = Api(says(cut))
@@ -97,6 +100,7 @@ def test_a_call_that_is_cut_off_is_no_whole_one() -> None:
 
 
 def test_with_none_no_tool_is_shown_or_read() -> None:
+    """Replays FastFlowLM #728."""
     api = Api(says(CALL, end=EOS_ID))
     [choice] = api.chat(tools=TOOLS, tool_choice="none").json()["choices"]
     assert choice["message"]["content"] == CALL
@@ -152,6 +156,7 @@ def test_required_is_a_call_of_any_and_as_many_as_may_be() -> None:
 
 
 def test_a_named_function_is_the_only_one() -> None:
+    """Replays vllm #25054."""
     grammar = grammar_of(tools=TOOLS, tool_choice=NAMED)
     assert takes(grammar, OTHER)
     assert not takes(grammar, CALL.replace('": "Paris', '":"Paris'))

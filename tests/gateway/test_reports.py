@@ -108,6 +108,28 @@ def test_whatever_is_no_request_gets_one_shape_of_error(body: bytes) -> None:
     run(work())
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_two_mebibytes_of_text_or_tools_are_refused_at_once(stream: bool) -> None:
+    """Replays dynamo #9734: what was too large came back as a timeout."""
+    text = "word " * ((2 << 20) // 5)
+    tools = [
+        {"type": "function", "function": {"name": f"f{number}", "description": "word " * 2000}} for number in range(210)
+    ]
+    user = [{"role": "user", "content": "hello"}]
+
+    async def work() -> None:
+        async with front() as f:
+            p, _ = await f.prefill(), await f.decode()
+            for fields in ({"messages": [{"role": "user", "content": text}]}, {"messages": user, "tools": tools}):
+                call = await f.chat(**fields, stream=stream).done()
+                assert (call.status, call.error["code"]) == (400, "context_length_exceeded")
+                assert "tokens" in call.error["message"]
+            assert not p.heard
+            assert (await f.chat().done()).status == 200
+
+    run(work())
+
+
 def test_fields_that_ask_for_nothing_change_nothing() -> None:
     """Replays langchain, as told in vllm #1045."""
 

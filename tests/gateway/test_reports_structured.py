@@ -99,8 +99,12 @@ def test_tools_that_may_not_be_called_are_not_and_a_call_cut_off_is_no_whole_one
         begged = await s.chatted(tools=TOOLS, tool_choice="none", stream=stream, **says_exactly(CALL))
         assert not begged["calls"]
         assert (begged["text"], begged["finish_reason"]) == (CALL, "stop")
-        for max_tokens in (1, 3, 8, 20, 30):
-            cut = await s.chatted(tools=TOOLS, tool_choice="required", stream=stream, max_tokens=max_tokens)
+        forced: dict[str, Any] = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
+        whole = await s.chatted(**forced, stream=stream, max_tokens=200)
+        assert (len(whole["calls"]), whole["finish_reason"]) == (1, "tool_calls")
+        num_tokens = whole["usage"]["completion_tokens"]
+        for max_tokens in (1, 3, num_tokens // 2, num_tokens - 10, num_tokens - 1):
+            cut = await s.chatted(**forced, stream=stream, max_tokens=max_tokens)
             assert cut["finish_reason"] == "length"
 
     served(work)

@@ -81,6 +81,7 @@ def prompt_of(messages: list[Message], **fields: Any) -> tuple[int, ...]:
 
 
 def test_an_empty_assistant_message_is_taken() -> None:
+    """Replays vllm #21089."""
     messages = [
         {"role": "user", "content": "A"},
         {"role": "assistant", "content": ""},
@@ -93,6 +94,7 @@ def test_an_empty_assistant_message_is_taken() -> None:
 
 
 def test_parts_of_text_are_joined_by_line_breaks_in_every_role() -> None:
+    """Replays rig #1362, vllm #25001."""
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
     parts: list[Message] = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     in_parts: list[Message] = [
@@ -127,6 +129,7 @@ def test_a_developer_is_the_system_where_the_template_knows_none() -> None:
 
 
 def test_the_last_message_can_be_continued() -> None:
+    """Replays vllm #8942, llama.cpp #23012."""
     messages = [
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": "The sum is "},
@@ -153,6 +156,7 @@ def test_long_chats_are_tokenized_like_short_ones() -> None:
 
 
 def test_the_begin_token_is_written_once() -> None:
+    """Replays vllm #27486, llama-cpp-python #1501."""
     file = json.loads(small_tokenizer().to_json())
     processor = TemplateProcessing(single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)])
     tokenizer = Tokenizer.from_str(json.dumps(file))
@@ -171,9 +175,17 @@ def test_the_begin_token_is_written_once() -> None:
 
 
 def test_the_template_refuses_in_its_own_words() -> None:
+    """Replays mistral.rs #506, sglang #892."""
     template = "{% for m in messages %}{{ raise_exception('no system here') }}{% endfor %}"
     api = Api(model=small_model(template=template))
     assert "no system here" in error_of(api.chat(), 400)["message"]
+    picky = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "A"}]
+    for stream in (False, True):
+        api = Api(says("abc"), model=small_model(template=picky + TEMPLATE))
+        assert "System role not supported" in error_of(api.chat(messages=messages, stream=stream), 400)["message"]
+        assert not api.dispatcher.generations
+        assert api.chat(messages=messages[1:]).status_code == 200
 
 
 def test_a_template_that_breaks_on_the_messages_is_the_clients_error() -> None:

@@ -62,6 +62,7 @@ def test_special_tokens_are_hidden_unless_asked_for() -> None:
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("per_update", [1, 3])
 def test_a_stream_never_splits_a_character(text: str, per_update: int) -> None:
+    """Replays llama.cpp #4036, llama-cpp-python #372, tensai #110."""
     script = says(text, end=EOS_ID, per_update=per_update)
     events = Api(script).chat_events()
     assert text_of(events) == text

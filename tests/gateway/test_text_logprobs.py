@@ -20,6 +20,7 @@ def entries_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_a_chat_has_one_entry_a_token() -> None:
+    """Replays vllm #4795."""
     body = Api(says("abc", num_top=0)).chat(logprobs=True).json()
     entries = body["choices"][0]["logprobs"]["content"]
     assert len(entries) == len(ids_of("abc"))
@@ -39,6 +40,7 @@ def test_alternatives_are_named_sorted_and_contain_the_chosen_value() -> None:
 
 
 def test_special_and_unused_ids_have_a_name() -> None:
+    """Replays vllm #9463, vllm #17421."""
     names = [token_text(small_tokenizer(), token_id) for token_id in (EOS_ID, 10**6)]
     assert names == [("<|im_end|>", list(b"<|im_end|>")), ("token_id:1000000", None)]
 

@@ -66,6 +66,7 @@ TOKENS = [ids_of(char)[0] for char in "ABCDEFGHIJKL"]
 
 @pytest.mark.parametrize("per_update", [1, 2, 5, 12])
 def test_a_stop_string_across_tokens_is_never_seen(per_update: int) -> None:
+    """Replays vllm #3574."""
     api = Api(says(TOKENS, per_update=per_update))
     events = api.chat_events(stop="DEFGHIJ")
     assert text_of(events) == "ABC"

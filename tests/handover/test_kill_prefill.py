@@ -27,6 +27,8 @@ def state_of_job(world: World, worker_id: str) -> State | None:
 @pytest.mark.parametrize("mode", [1, 2], ids=["one choice", "three choices"])
 @pytest.mark.parametrize("state", [State.OFFERED, State.GRANTED, State.SENDING, State.COMPLETE])
 def test_the_answer_is_that_of_an_undisturbed_run(state: State, mode: int) -> None:
+    """Replays vllm #35943."""
+
     async def check() -> None:
         world = World()
         await world.start()

@@ -19,6 +19,8 @@ NUM_BLOCKS = 60
 
 @pytest.mark.parametrize("local_prefill_tokens", [64, -1], ids=["given back", "computed again here"])
 def test_what_gives_way_goes_on_with_the_same_tokens(local_prefill_tokens: int) -> None:
+    """Replays sglang #6857."""
+
     async def check() -> None:
         world = World(num_blocks=NUM_BLOCKS, local_prefill_tokens=local_prefill_tokens)
         await world.start()

@@ -109,6 +109,7 @@ def check_kills(model: Model, prompt: tuple[int, ...], sampling: Sampling, n: in
 def test_the_output_is_that_of_the_unbroken_run(
     model: Model, dtype: str, prompt: tuple[int, ...], sampling: Sampling, n: int
 ) -> None:
+    """Replays dynamo #2038."""
     check_kills(model, prompt, sampling, n, FEW if dtype == "bfloat16" else FEWER)
 
 

@@ -22,6 +22,7 @@ def test_names_agree_exactly_as_far_as_the_tokens_do(one: list[int], other: list
 
 
 def test_each_part_of_the_root_tells_models_apart() -> None:
+    """Replays vllm #44701: an adapter and a salt of one name."""
     roots = {
         root_hash("w", "bfloat16"),
         root_hash("w", "float32"),
