@@ -381,8 +381,8 @@ def _scored_rows(task: Task, work: Work, logits_row: int) -> list[Row]:
     """What is told of the forced tokens that follow those of this step, but for those that were told already."""
     request, first = task.request, task.sequence.num_computed + 1 - len(task.request.prompt_ids)
     [choice] = request.choices
-    start = max(first, choice.tail_len)
+    start, end = max(first, len(choice.output)), max(first + work.num_tokens, 0)
     return [
         Row(logits_row + index - first, choice.number, request.sampling, request.prompt_ids, forced_id=forced_id)
-        for index, forced_id in enumerate(request.sampling.forced_ids[start : first + work.num_tokens], start)
+        for index, forced_id in enumerate(request.sampling.forced_ids[start:end], start)
     ]

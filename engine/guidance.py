@@ -13,8 +13,12 @@ from engine.request import Request
 
 log = logging.getLogger("engine")
 
-BAD_REQUEST = "bad_request"
-"""A code of ``protocol.errors``, which the engine may not import."""
+BAD_REQUEST, MISMATCH = "bad_request", "mismatch"
+"""Codes of ``protocol.errors``, which the engine may not import."""
+
+
+class NoGuidesError(GrammarError):
+    """This worker can't follow any grammar; another one may."""
 
 
 class Guidance:
@@ -53,7 +57,7 @@ class Guidance:
         request.unguided = True
         if self._guides is None:
             future: Future[list[Guide]] = Future()
-            future.set_exception(GrammarError("this worker can't follow grammars: see its log"))
+            future.set_exception(NoGuidesError("this worker can't follow grammars: see its log"))
         else:
             outputs = [choice.output for choice in request.choices]
             future = self._guides.begin(sampling.grammar, sampling.eos_ids, outputs)
@@ -61,8 +65,14 @@ class Guidance:
 
     def settle(self) -> list[Result]:
         """Give guides to whom they are for; what can't be compiled ends."""
+        if not self._pending:
+            return []
         results: list[Result] = []
-        for request, future in [pair for pair in self._pending if pair[1].done()]:
+        pending, self._pending = self._pending, []
+        for request, future in pending:
+            if not future.done():  # asked once: it may be done any moment
+                self._pending.append((request, future))
+                continue
             if self._book.requests.get(request.key) is not request:
                 continue  # it has ended meanwhile
             try:
@@ -71,6 +81,6 @@ class Guidance:
                 request.unguided = False
             except GrammarError as error:
                 self._book.forget(request.key)
-                results.append(Broken(request.key, str(error), BAD_REQUEST))
-        self._pending = [pair for pair in self._pending if not pair[1].done()]
+                code = MISMATCH if isinstance(error, NoGuidesError) else BAD_REQUEST
+                results.append(Broken(request.key, str(error), code))
         return results

@@ -6,11 +6,11 @@ from engine.admission import demand
 from engine.api import Adopt, Grant, Prefill, Rejected, Reserve
 from engine.book import Book
 from engine.layout import BLOCK_SIZE
-from engine.pooling import LAST, MEAN
 from engine.request import Choice, Request, Task
 from engine.sequence import Sequence
 from engine.settings import EngineSettings
 from protocol.block_hash import root_hash
+from protocol.sampling import LAST, MEAN
 
 BAD_REQUEST, TOO_LONG = "bad_request", "context_length_exceeded"
 FIRST_ATTEMPT = 1
@@ -33,8 +33,9 @@ class Intake:
             fault = self.fault(command)
             if fault:
                 return Rejected(command.key, BAD_REQUEST, fault)
-            num_prompt_tokens = len(command.prompt_ids) + max(len(command.sampling.forced_ids) - 1, 0)
-            tail_lens = tuple(len(tail.token_ids) for tail in command.tails)
+            forced = command.sampling.forced_ids
+            num_prompt_tokens = len(command.prompt_ids) + max(len(forced) - 1, 0)
+            tail_lens = tuple(0 if forced else len(tail.token_ids) for tail in command.tails)
             max_tokens, hand_over = command.sampling.max_tokens, command.hand_over
         else:
             if not command.tail_lens or command.num_prompt_tokens < 1:
@@ -83,7 +84,7 @@ class Intake:
             *(token for word in sampling.bad_words for token in word),
         ]
         if named and (min(named) < 0 or max(named) >= self._vocab_size):
-            return f"bias, allowed ids and bad words have ids from 0 to {self._vocab_size - 1}"
+            return f"ids that sampling names go from 0 to {self._vocab_size - 1}"
         if not all(sampling.bad_words):
             return "a bad word has at least one id"
         if sampling.pooling not in ("", MEAN, LAST):

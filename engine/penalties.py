@@ -59,7 +59,9 @@ def narrow(logits: Floats, allowed: Bools | None, banned: Collection[int]) -> No
 
 
 def _ends_with(output_ids: Sequence[int], ids: Sequence[int]) -> bool:
-    return not ids or tuple(output_ids[-len(ids) :]) == tuple(ids)
+    if not ids:
+        return True
+    return bool(output_ids) and output_ids[-1] == ids[-1] and tuple(output_ids[-len(ids) :]) == tuple(ids)
 
 
 def _unique(token_ids: list[int]) -> npt.NDArray[np.int64]:

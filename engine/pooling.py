@@ -13,8 +13,6 @@ from torch import Tensor
 from engine.batcher import Work
 from engine.request import Task
 
-LAST, MEAN = "last", "mean"
-
 
 def take_pooled(tasks: Sequence[Task], works: Sequence[Work], hidden: Tensor) -> Tensor:
     """Add up what is pooled of a step's ``hidden`` ``[num_rows, hidden_size]``; returns the other rows."""

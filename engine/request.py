@@ -11,7 +11,7 @@ from engine.guide import Guide
 from engine.layout import BLOCK_SIZE
 from engine.pool_memory import mark
 from engine.sequence import Sequence, blocks_for
-from protocol.sampling import Sampling
+from protocol.sampling import MEAN, Sampling
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +63,7 @@ class Request:
     @property
     def wants_all_rows(self) -> bool:
         """Whether the output at each token matters, so that none may come from the cache."""
-        return bool(self.sampling.forced_ids) or self.sampling.pooling == "mean"
+        return bool(self.sampling.forced_ids) or self.sampling.pooling == MEAN
 
     @property
     def live(self) -> list[Choice]:

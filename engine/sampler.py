@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -109,10 +110,17 @@ def _allowed(row: Row, vocab_size: int) -> Bools | None:
         except GrammarError as error:
             raise GuidedError(str(error)) from error
     if row.sampling.allowed_ids:
-        listed = np.zeros(vocab_size, np.bool_)
-        listed[list(row.sampling.allowed_ids)] = True
+        listed = _listed(row.sampling.allowed_ids, vocab_size)
         allowed = listed if allowed is None else listed & allowed
     return allowed
+
+
+@lru_cache(maxsize=64)
+def _listed(ids: tuple[int, ...], vocab_size: int) -> Bools:
+    listed = np.zeros(vocab_size, np.bool_)
+    listed[list(ids)] = True
+    listed.setflags(write=False)
+    return listed
 
 
 def draw(logits: Floats, peak: float, sampling: Sampling, number: float) -> int:

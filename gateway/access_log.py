@@ -1,7 +1,7 @@
 """What is known of one HTTP request, and the one line that is logged when it is over."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from starlette.types import Scope
 
@@ -32,8 +32,9 @@ QUIET_ROUTES = frozenset({"/health", "/ping", "/live", "/ready", "/metrics", "/l
 class RequestRecord:
     """Filled in as the request goes on. ``started`` and ``first_token`` are monotonic seconds.
 
-    ``key`` is the name of the client's key, ``stay`` what it may do if it is limited. ``hurried``: the client
-    has set a deadline of its own.
+    ``key`` is the name of the client's key and ``owner`` the mark of what it leaves behind, "" without keys; ``stay``
+    is what it may do if it is limited. ``hurried``: the client has set a deadline of its own. ``handed_over``: the stay
+    goes on in the record of what runs on after the answer.
     """
 
     label: str = ""
@@ -53,8 +54,10 @@ class RequestRecord:
     error_code: str = ""
     reason: str = ""
     key: str = ""
+    owner: str = ""
     stay: Stay | None = None
     hurried: bool = False
+    handed_over: bool = False
 
     @property
     def num_charged_tokens(self) -> int:
@@ -66,6 +69,11 @@ class RequestRecord:
         own_fault = self.status == CLIENT_CLOSED or (self.hurried and self.error_code == Code.DEADLINE)
         free = self.first_token is None and not own_fault
         return 0 if free else self.num_prompt_tokens + self.num_tokens
+
+    def hand_over(self, route: str) -> "RequestRecord":
+        """Return a record for what runs on after the answer; what it uses is charged at its own end."""
+        self.handed_over = True
+        return replace(self, route=route, handed_over=False, journeys=[], finish_reasons=[])
 
     def write(self, seconds: float) -> None:
         """Log it. ``seconds`` is how long the request took."""

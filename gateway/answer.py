@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gateway.access_log import RequestRecord
 from gateway.errors import GatewayError
 from gateway.requests import Job
 from gateway.run import Run
@@ -33,7 +34,7 @@ class Answer(Protocol):
     async def whole(self, choices: Sequence[list[Piece]]) -> Json:
         """Return the body of an unstreamed answer, from all pieces of each choice."""
 
-    def opening(self) -> bytes:
+    async def opening(self) -> bytes:
         """Return the events before the first piece."""
 
     def events(self, pieces: Sequence[Piece]) -> bytes:
@@ -48,11 +49,16 @@ class Answer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that was checked. ``answer`` makes the words for its run."""
+    """A request that was checked. ``answer`` makes the words for its run.
+
+    ``aside``, if there is one, answers at once and runs the job on its own. It takes the request's record, and the
+    deadline in milliseconds from its arrival (0: none).
+    """
 
     job: Job
     answer: Callable[[Run], Answer]
     stream: bool
+    aside: Callable[[RequestRecord, int], Awaitable[Json]] | None = None
 
 
 Prepare = Callable[[Mapping[str, object], Services, str], Awaitable[Prepared]]

@@ -10,10 +10,9 @@ from starlette.responses import JSONResponse, Response
 from gateway.access_log import record_of
 from gateway.anthropic_api.body import CountBody, MessagesBody
 from gateway.anthropic_api.routes import count_tokens, prepare_message
-from gateway.body_schema import body_of
 from gateway.chat import prepare_chat
 from gateway.completions import prepare_completion
-from gateway.description import ANSWERS, ERRORS, NOT_READY, OTHER_ERRORS, PAGE
+from gateway.description import ANSWERS, ERRORS, NOT_READY, PAGE, DescribedApp, body_of
 from gateway.embeddings import EmbeddingBody, embed
 from gateway.errors import GatewayError
 from gateway.front import Front
@@ -27,6 +26,11 @@ from gateway.limiter import Limiter
 from gateway.metrics import HttpMetrics
 from gateway.model_card import card_json
 from gateway.requests import ChatBody, CompletionBody
+from gateway.responses_api.background import Background
+from gateway.responses_api.body import ResponsesBody
+from gateway.responses_api.routes import ResponseRoutes
+from gateway.responses_api.shelf import Shelf
+from gateway.responses_api.store import MemoryStore
 from gateway.served_model import ServedModel
 from gateway.services import Services
 from gateway.tokenize import DetokenizeBody, TokenizeChat, TokenizeText, detokenize, tokenize
@@ -41,11 +45,13 @@ def create_app(
     keys: KeyRing | None = None,
     limiter: Limiter | None = None,
     grammars: Grammars | None = None,
+    background: Background | None = None,
 ) -> FastAPI:
     """Return an app for one event loop; /metrics shows the whole registry of ``metrics``.
 
     Without ``keys``, those of ``settings`` open it. Without a ``limiter`` it judges limited keys alone. What checks
-    ``grammars`` is its owner's to close.
+    ``grammars`` and what runs in the ``background`` is its owner's to close; without the latter, responses are kept in
+    memory.
     """
     services = Services(
         dispatcher,
@@ -56,7 +62,7 @@ def create_app(
         grammars or GrammarCheck(),
     )
     services.metrics.watch_limits(lambda: services.limiter.alone)
-    app = FastAPI(
+    app = DescribedApp(
         title="KVFerry",
         version=_version(),
         docs_url=None,
@@ -67,6 +73,7 @@ def create_app(
     app.add_exception_handler(GatewayError, _gateway_error)
     app.add_exception_handler(HTTPException, _http_error)
     _add_generation(app, services)
+    _add_responses(app, ResponseRoutes(services, background or Background(Shelf(MemoryStore()))))
     _add_messages(app, services)
     _add_tokens(app, services)
     _add_embeddings(app, services)
@@ -88,13 +95,40 @@ def _add_generation(app: FastAPI, services: Services) -> None:
         return await generate(request, services, prepare_completion)
 
 
+def _add_responses(app: FastAPI, routes: ResponseRoutes) -> None:
+    @app.post("/v1/responses", openapi_extra=body_of(ResponsesBody), responses=ANSWERS)
+    async def create_response(request: Request) -> Response:
+        """Answer a conversation in the words of OpenAI's Responses API."""
+        return await routes.create(request)
+
+    @app.get("/v1/responses/{response_id}")
+    async def show_response(request: Request, response_id: str) -> Response:
+        """Show a kept response."""
+        return await routes.show(request, response_id)
+
+    @app.delete("/v1/responses/{response_id}")
+    async def delete_response(request: Request, response_id: str) -> Response:
+        """Forget a kept response."""
+        return await routes.delete(request, response_id)
+
+    @app.post("/v1/responses/{response_id}/cancel")
+    async def cancel_response(request: Request, response_id: str) -> Response:
+        """End a response that runs in the background."""
+        return await routes.cancel(request, response_id)
+
+    @app.get("/v1/responses/{response_id}/input_items")
+    async def input_items(request: Request, response_id: str) -> Response:
+        """List what a kept response was asked with."""
+        return await routes.items(request, response_id)
+
+
 def _add_messages(app: FastAPI, services: Services) -> None:
-    @app.post("/v1/messages", openapi_extra=body_of(MessagesBody), responses={**ANSWERS, **OTHER_ERRORS})
+    @app.post("/v1/messages", openapi_extra=body_of(MessagesBody), responses=ANSWERS)
     async def messages(request: Request) -> Response:
         """Answer a chat in Anthropic's words."""
         return await generate(request, services, prepare_message)
 
-    @app.post("/v1/messages/count_tokens", openapi_extra=body_of(CountBody), responses=OTHER_ERRORS)
+    @app.post("/v1/messages/count_tokens", openapi_extra=body_of(CountBody))
     async def message_tokens(request: Request) -> Response:
         """Tell how many tokens a message's prompt has."""
         return await count_tokens(request, services)

@@ -53,6 +53,7 @@ async def prepare_chat(fields: Mapping[str, object], services: Services, label: 
         plan.job.prompts[0],
         with_ids=body.return_token_ids,
         tells_scores=body.prompt_logprobs is not None,
+        num_told=body.prompt_logprobs or 0,
         call_reason="stop" if plan.use.is_named else "tool_calls",
     )
     return Prepared(plan.job, lambda run: ChoicesAnswer(run, shape, model.name), body.stream)

@@ -32,6 +32,7 @@ class ChatShape:
     with_ids: bool = False
     tells_scores: bool = False
     call_reason: str = "tool_calls"
+    num_told: int = 0
     scores: list[Scores] = field(default_factory=list, init=False)
     id_prefix: str = field(default="chatcmpl-", init=False)
     whole_object: str = field(default="chat.completion", init=False)
@@ -78,7 +79,9 @@ class ChatShape:
         """Return what is told of the prompt."""
         told: Json = {"prompt_token_ids": self.prompt_ids} if self.with_ids else {}
         if self.tells_scores:
-            told["prompt_logprobs"] = PromptTold(self.tokenizer, self.prompt_ids, self.scores[0], False).by_id()
+            told["prompt_logprobs"] = PromptTold(
+                self.tokenizer, self.prompt_ids, self.scores[0], False, num_told=self.num_told
+            ).by_id
         return told
 
     def _reason(self, piece: Piece) -> str:

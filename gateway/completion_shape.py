@@ -29,10 +29,13 @@ class CompletionShape:
     tells_scores: bool = False
     skip_special_tokens: bool = True
     num_choices: int = 1
+    num_top: int = 0
+    num_told: int = 0
     scores: list[Scores] = field(default_factory=list, init=False)
     id_prefix: str = field(default="cmpl-", init=False)
     whole_object: str = field(default="text_completion", init=False)
     chunk_object: str = field(default="text_completion", init=False)
+    _told: dict[int, PromptTold] = field(default_factory=dict, init=False)
 
     @property
     def num_reasoning_tokens(self) -> int:
@@ -47,7 +50,7 @@ class CompletionShape:
         return {
             "index": choice,
             "text": prompt.text,
-            "logprobs": prompt.logprobs() if self.logprobs else None,
+            "logprobs": prompt.logprobs if self.logprobs else None,
             "finish_reason": None,
         }
 
@@ -74,7 +77,7 @@ class CompletionShape:
                 own = choice["logprobs"]
                 choice["logprobs"] = {key: values + own[key] for key, values in opening["logprobs"].items()}
         if self.tells_scores:
-            choice["prompt_logprobs"] = self._prompt(piece.choice).by_id()
+            choice["prompt_logprobs"] = self._prompt(piece.choice).by_id
         return choice
 
     def once(self) -> Json:
@@ -94,5 +97,11 @@ class CompletionShape:
         return choice
 
     def _prompt(self, choice: int) -> PromptTold:
-        scores = self.scores[choice // self.num_choices] if self.scores else None
-        return PromptTold(self.tokenizer, self.prompt_ids[choice], scores, self.skip_special_tokens, self.as_ids)
+        number = choice // self.num_choices
+        if number not in self._told:
+            scores = self.scores[number] if self.scores else None
+            ids, top, told = self.prompt_ids[choice], self.num_top, self.num_told
+            self._told[number] = PromptTold(
+                self.tokenizer, ids, scores, self.skip_special_tokens, self.as_ids, top, told
+            )
+        return self._told[number]

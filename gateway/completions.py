@@ -69,6 +69,8 @@ async def prepare_completion(fields: Mapping[str, object], services: Services, l
         tells_scores=body.prompt_logprobs is not None,
         skip_special_tokens=body.skip_special_tokens,
         num_choices=body.n,
+        num_top=body.logprobs or 0,
+        num_told=body.prompt_logprobs or 0,
     )
     return Prepared(job, lambda run: ChoicesAnswer(run, shape, model.name), body.stream)
 

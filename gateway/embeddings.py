@@ -2,13 +2,15 @@
 
 import asyncio
 import base64
+import time
 from typing import Annotated, Literal
 
 from pydantic import Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from gateway.access_log import RequestRecord, record_of
+from gateway.answer import encode
 from gateway.body import invalid, parse, read_fields
 from gateway.completions import split_prompts
 from gateway.deadline import deadline_ms, is_hurried, left_ms
@@ -16,11 +18,12 @@ from gateway.disconnect import until_gone
 from gateway.errors import GatewayError
 from gateway.generation import Generation, Stream
 from gateway.known_fields import refuse_unknown
-from gateway.requests import Prompt, check_model, check_room, label_of
+from gateway.requests import check_model, check_room, label_of
 from gateway.sampling_fields import TruncationFields
 from gateway.served_model import ServedModel
 from gateway.services import Services
 from gateway.truncation import cut, is_cut
+from gateway.updates import updates_of
 from gateway.vectors import floats_of
 from protocol.sampling import Sampling
 
@@ -32,7 +35,7 @@ MAX_AT_ONCE = 32
 class EmbeddingBody(TruncationFields):
     """The body. ``input`` has the four forms of a completion's prompt."""
 
-    input: Prompt
+    input: object
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None
@@ -67,9 +70,11 @@ async def embed(request: Request, services: Services) -> Response:
     run = _Embedding(body, record, services, within_ms)
     try:
         vectors = await until_gone(request.receive, run.all(inputs))
+        record.first_token = time.monotonic()
     finally:
         run.cancel()
-    return JSONResponse(await asyncio.to_thread(_answer, body, model.name, vectors, record.num_prompt_tokens))
+    answer = await asyncio.to_thread(_answer, body, model.name, vectors, record.num_prompt_tokens)
+    return Response(answer, media_type="application/json")
 
 
 async def _ids_of(text: str | list[object], body: EmbeddingBody, model: ServedModel) -> tuple[int, ...]:
@@ -132,21 +137,15 @@ class _Embedding:
                 )
             )
             self._streams.append(stream)
-            news = asyncio.Event()
-            stream.on_news(news.set)
-            while True:
-                for update in stream.take():
-                    return update.vector
-                if stream.over:
-                    raise RuntimeError("a prompt's vector didn't come")
-                news.clear()
-                await news.wait()
+            async for update in updates_of(stream):
+                return update.vector
+            raise RuntimeError("a prompt's vector didn't come")
 
 
-def _answer(body: EmbeddingBody, model: str, vectors: list[bytes], num_tokens: int) -> dict[str, object]:
+def _answer(body: EmbeddingBody, model: str, vectors: list[bytes], num_tokens: int) -> str:
     def written(vector: bytes) -> str | list[float]:
         return base64.b64encode(vector).decode() if body.encoding_format == "base64" else floats_of(vector)
 
     data = [{"object": "embedding", "index": i, "embedding": written(vector)} for i, vector in enumerate(vectors)]
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
-    return {"object": "list", "data": data, "model": model, "usage": usage}
+    return encode({"object": "list", "data": data, "model": model, "usage": usage})

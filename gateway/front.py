@@ -21,6 +21,9 @@ log = get_logger("gateway.front")
 OPEN_ROUTES = frozenset({"/health", "/ping", "/live", "/ready", "/metrics", "/load", "/version"})
 """Need no key: they are for probes and collectors, and tell nothing of any request."""
 
+KEPT = "/v1/responses/"
+"""Below it are the routes that show and end what was asked for before."""
+
 
 class Front:
     """ASGI middleware around everything else. Each HTTP request ends in one metric and one line."""
@@ -85,7 +88,8 @@ class Front:
         if key is None:
             raise _Refused(unauthorized(scope["path"]), {"www-authenticate": "Bearer"})
         try:
-            await self._services.enter(record_of(scope), key)
+            only_looks = scope["path"].startswith(KEPT)
+            await self._services.enter(record_of(scope), key, only_looks=only_looks)
         except GatewayError as error:
             raise _Refused(error, {}) from error
 

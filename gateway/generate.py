@@ -32,6 +32,8 @@ async def generate(request: Request, services: Services, prepare: Prepare) -> Re
     prepared = await prepare(fields, services, record.label)
     record.num_prompt_tokens = prepared.job.num_prompt_tokens
     await services.reserve(record, prepared.job)
+    if prepared.aside is not None:
+        return JSONResponse(await prepared.aside(record, within_ms))
     run = Run(prepared.job, services.folder_model.tokenizer, record, services.metrics, within_ms)
     starting = asyncio.ensure_future(run.start(services.dispatcher))
     hold_s = services.settings.first_byte_hold_s if prepared.stream else None
@@ -48,7 +50,9 @@ async def generate(request: Request, services: Services, prepare: Prepare) -> Re
         body = await until_gone(request.receive, whole(answer))
     finally:
         run.close("client disconnected")
-    return JSONResponse(body, headers=answer.headers())
+    if not run.scores.of_prompts:
+        return JSONResponse(body, headers=answer.headers())
+    return await asyncio.to_thread(JSONResponse, body, headers=answer.headers())
 
 
 async def _held(starting: asyncio.Future[None], hold_s: float | None) -> None:

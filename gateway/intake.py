@@ -44,8 +44,9 @@ class Intake:
     def need(self) -> Need:
         """What the next attempt will need; some choice must be live."""
         lens = [each.next_index for each in self.choices.live]
+        known = self._max_tokens - 1 if self._is_scored else max(lens)
         return Need(
-            num_tokens=self._num_prompt + max(lens),
+            num_tokens=self._num_prompt + known,
             num_choices=len(lens),
             context_len=self._num_prompt + self._max_tokens,
             one_token=self._max_tokens - min(lens) <= 1 or self._is_scored,

@@ -36,6 +36,11 @@ class Key:
     digest: bytes = field(repr=False)
     limits: Limits = NO_LIMITS
 
+    @property
+    def owner(self) -> str:
+        """Marks what this key's requests leave behind. Neither the key nor its digest follows from it."""
+        return sha256(b"kvferry owner" + self.digest).hexdigest()[:32]
+
     def to_line(self) -> str:
         """Return the line of the file, without its end."""
         given = {name: number for name in _NAMES_OF_LIMITS if (number := getattr(self.limits, name))}

@@ -1,6 +1,6 @@
 """Which fields of a body are known: what --strict goes by."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from gateway.body import Body
 from gateway.errors import GatewayError
@@ -32,15 +32,18 @@ HARMLESS = frozenset(
 """Clients send them, and they change no answer here: hints, marks of the client's own, defaults of other servers."""
 
 
-def refuse_unknown(fields: Mapping[str, object], model: type[Body], settings: HttpSettings) -> None:
+def refuse_unknown(
+    fields: Mapping[str, object], model: type[Body], settings: HttpSettings, known: Collection[str] = UNSUPPORTED
+) -> None:
     """Raise ``GatewayError`` (400, ``unsupported_parameter``) for the first field that nobody knows, if so told.
 
-    Fields inside others (of a message, of ``stream_options``) aren't looked at.
+    ``known`` are those that were looked at before. Fields inside others (of a message, of ``stream_options``) aren't
+    looked at.
     """
     if not settings.strict:
         return
     for name in fields:
-        if name not in model.model_fields and name not in HARMLESS and name not in UNSUPPORTED:
+        if name not in model.model_fields and name not in HARMLESS and name not in known:
             raise GatewayError(
                 400,
                 f"{name[:256]} isn't known to this server, which is told to be strict; leave it out",

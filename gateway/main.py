@@ -23,6 +23,10 @@ from gateway.limiter import Limiter
 from gateway.lobby import Lobby
 from gateway.metrics import HttpMetrics
 from gateway.redis_limits import WARM_TIMEOUT_S, RedisLimits
+from gateway.responses_api.background import Background
+from gateway.responses_api.redis_store import CALL_TIMEOUT_S, RedisStore
+from gateway.responses_api.shelf import Shelf
+from gateway.responses_api.store import MemoryStore, ResponseStore
 from gateway.served_model import ServedModel, load_served_model
 from gateway.settings import GatewaySettings
 from protocol.codec import decode
@@ -108,7 +112,8 @@ async def _serve(
 
     bounds, counted, limiter = http_settings(settings), HttpMetrics(metrics), _limiter(settings)
     grammars = GrammarCheck()
-    app = create_app(lobby, model, bounds, counted, keys, limiter, grammars)
+    background = Background(Shelf(_response_store(settings)))
+    app = create_app(lobby, model, bounds, counted, keys, limiter, grammars, background)
     keeping = spawn(limiter.keep(), "limiter")
     working = asyncio.ensure_future(work())
     working.add_done_callback(lambda _: stop.set())
@@ -117,6 +122,7 @@ async def _serve(
     )
     leave_within(LEAVE_S)
     keeping.cancel()
+    await background.close()
     await limiter.close()
     await grammars.close()
     done.set()
@@ -175,6 +181,13 @@ def _limiter(settings: GatewaySettings) -> Limiter:
     if not settings.redis_url:
         return Limiter()
     return Limiter(RedisLimits(open_redis(settings.redis_url, WARM_TIMEOUT_S, settings.redis_tls)))
+
+
+def _response_store(settings: GatewaySettings) -> ResponseStore:
+    kept = settings.response_ttl, settings.response_store_bytes
+    if not settings.redis_url:
+        return MemoryStore(*kept)
+    return RedisStore(open_redis(settings.redis_url, CALL_TIMEOUT_S, settings.redis_tls), *kept)
 
 
 def dispatch_settings(settings: GatewaySettings) -> DispatchSettings:

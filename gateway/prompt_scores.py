@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from gateway.generation import Dispatcher, Generation, Journey, Stream
+from gateway.updates import updates_of
 from protocol.sampling import Sampling, TokenLogprob
 
 Scores = list[TokenLogprob]
@@ -58,15 +59,9 @@ class PromptScores:
         generation = Generation(prompt[:1], 1, wanted.sampling, wanted.cache_salt, wanted.label, wanted.deadline_ms)
         stream = await dispatcher.submit(generation)
         self._streams.append(stream)
-        news = asyncio.Event()
-        stream.on_news(news.set)
         scores: Scores = []
-        while len(scores) < len(prompt) - 1:
-            for update in stream.take():
-                scores += update.logprobs
-            if len(scores) < len(prompt) - 1:
-                if stream.over and not stream.take():
-                    raise RuntimeError("the scores of a prompt stopped before its end")
-                news.clear()
-                await news.wait()
+        async for update in updates_of(stream):
+            scores += update.logprobs
+        if len(scores) != len(prompt) - 1:
+            raise RuntimeError("the scores of a prompt stopped before its end")
         return scores

@@ -152,6 +152,7 @@ class Run:
     def _end_without_tokens(self) -> None:
         """Nothing but the prompt was asked for."""
         self._num_open = 0
+        self._record.first_token = time.monotonic()
         for transcript in self._transcripts:
             transcript.finish_reason = "length"
             self._ready.append(Piece(transcript.choice, "", [], 0, "length"))

@@ -23,7 +23,8 @@ MAX_STOP_TOKEN_IDS = 256
 
 MAX_ALLOWED_IDS = 16384
 MAX_BAD_WORDS = 256
-"""Both travel with each attempt of a request."""
+MAX_BAD_WORD_CHARS = 128
+"""They travel with each attempt of a request."""
 
 LEAST_TEMPERATURE = 1e-3
 """A lower one is 0: it would leave to chance but which of equally likely tokens comes."""
@@ -50,7 +51,7 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-BadWord = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARS)]
 LogitBias = Annotated[dict[str, float], BeforeValidator(_few)]
 StopStrings = Annotated[
     list[str], Field(fail_fast=True), BeforeValidator(_as_list, json_schema_input_type=list[str] | str)

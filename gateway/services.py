@@ -33,9 +33,15 @@ class Services:
             return self.folder_model
         return replace(self.folder_model, max_model_len=longest)
 
-    async def enter(self, record: RequestRecord, key: Key) -> None:
-        """Let a key's request in, which takes a slot if the key has limits. Raises ``GatewayError`` (429)."""
-        record.key = key.name
+    async def enter(self, record: RequestRecord, key: Key, *, only_looks: bool = False) -> None:
+        """Let a key's request in, which takes a slot if the key has limits. Raises ``GatewayError`` (429).
+
+        One that ``only_looks`` at what is there counts as a request, and asks for neither slot nor tokens: what holds
+        them may be what it looks after.
+        """
+        record.key, record.owner = key.name, key.owner
+        if only_looks:
+            key = replace(key, limits=replace(key.limits, concurrency=0, tokens_per_minute=0))
         if key.limits.any:
             record.stay = await self.limiter.enter(key)
             self._check(record.stay)
@@ -53,8 +59,8 @@ class Services:
         self._check(record.stay)
 
     async def settle(self, record: RequestRecord) -> None:
-        """Charge what was used instead, and free the key's slot. Idempotent."""
-        if record.stay is not None:
+        """Charge what was used instead, and free the key's slot, unless something runs on. Idempotent."""
+        if record.stay is not None and not record.handed_over:
             await self.limiter.leave(record.stay, record.num_charged_tokens)
 
     def _check(self, stay: Stay) -> None:

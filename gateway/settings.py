@@ -217,6 +217,21 @@ class GatewaySettings(ServiceSettings):
         metavar="SECONDS",
     )
 
+    response_ttl: float = setting(
+        units.seconds(1.0, 30 * 24 * 3600.0),
+        6 * 3600.0,
+        "seconds that answers of /v1/responses are kept for whoever asked, unless they say store false: in Redis, else "
+        "in this gateway's memory. Raising it keeps clients' texts longer",
+        metavar="SECONDS",
+    )
+    response_store_bytes: int = setting(
+        units.num_bytes,
+        64 << 20,
+        "space for kept answers, of all gateways together in Redis; the oldest go first. Raising it takes as much "
+        "memory there",
+        metavar="SIZE",
+    )
+
     def __post_init__(self) -> None:
         """Raise ``SettingsError`` for settings that mustn't come together."""
         if self.allow_credentials and origins.ANY in self.allowed_origins:

@@ -67,7 +67,7 @@ class EventStream(Response):
                 yield answer.keepalive
                 await asyncio.wait((self._starting,), timeout=self._services.settings.keepalive_s)
             self._starting.result()
-            if opening := answer.opening():
+            if opening := await answer.opening():
                 yield opening
             while (pieces := await run.batch()) or not run.over:
                 if body := answer.events(pieces) if pieces else answer.keepalive:

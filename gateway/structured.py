@@ -1,9 +1,10 @@
 """Structured output of a request: its grammar, known to be one that workers can follow."""
 
+import asyncio
 from collections.abc import Sequence
 
 from gateway.errors import GatewayError
-from gateway.grammars.asked import StructuredFields, grammar_of, refused
+from gateway.grammars.asked import StructuredFields, asks_for_form, grammar_of, refused
 from gateway.grammars.calls import of_calls
 from gateway.grammars.checking import CheckBusy
 from gateway.grammars.errors import GrammarRefused
@@ -18,7 +19,9 @@ async def checked_grammar(fields: StructuredFields, services: Services) -> str:
 
     Raises ``GatewayError`` (400) that names what isn't supported.
     """
-    param, grammar = grammar_of(fields)
+    if not asks_for_form(fields):
+        return ""
+    param, grammar = await asyncio.to_thread(grammar_of, fields)
     return await _checked(param, grammar, services)
 
 
@@ -27,6 +30,14 @@ async def chat_grammar(body: ChatBody, use: ToolUse, services: Services, *, star
 
     A model that reasons does so before. Raises ``GatewayError`` (400) that names what isn't supported.
     """
+    if not use.forced and not asks_for_form(body):
+        return ""
+    param, grammar = await asyncio.to_thread(_chat_grammar, body, use, services, starts_inside=starts_inside)
+    return await _checked(param, grammar, services)
+
+
+def _chat_grammar(body: ChatBody, use: ToolUse, services: Services, *, starts_inside: bool) -> tuple[str, str]:
+    """(field, grammar); both "" for any text. It may take some tenths of a second."""
     param, grammar = grammar_of(body)
     if use.forced:
         param, grammar = "tools", _calls(use.forced, use, services)
@@ -36,7 +47,7 @@ async def chat_grammar(body: ChatBody, use: ToolUse, services: Services, *, star
     if grammar and style.reasoning is not None:
         special = style.special_ids(services.model.tokenizer)
         grammar = behind_reasoning(grammar, style.reasoning, special, starts_inside=starts_inside)
-    return await _checked(param, grammar, services)
+    return param, grammar
 
 
 def _calls(functions: Sequence[FunctionSpec], use: ToolUse, services: Services) -> str:
@@ -60,6 +71,6 @@ async def _checked(param: str, grammar: str, services: Services) -> str:
 
 
 def too_busy() -> GatewayError:
-    """Too many grammars at once: their requests may come again."""
-    text = "Too many schemas wait to be checked; try again"
+    """Too many grammars at once, or the process that checks them was ended: their requests may come again."""
+    text = "The schema couldn't be checked now; try again"
     return GatewayError(429, text, type="rate_limit_error", code="queue_full")

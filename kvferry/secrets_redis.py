@@ -7,22 +7,28 @@ from kvferry.broker_access import OPERATOR
 
 ROSTER = "kvferry:roster:"
 LIMITS = "kvferry:limits:"
-"""How the keys of `runtime.roster_store` and `gateway.redis_limits` begin; importing those would load the client."""
+RESPONSES = "kvferry:responses:"
+"""How the keys of `runtime.roster_store`, `gateway.redis_limits` and `gateway.responses_api.redis_store` begin;
+importing those would load the client."""
 
 _CONNECT = "+auth +hello +ping +select +client|setinfo +client|setname"
 """What the client says while it connects."""
 
-_SCRIPTS = "+eval +evalsha +time +hmget +hset +pexpire +zadd +zcard +zrem +zremrangebyscore"
-"""What the script of `gateway.redis_limits` calls: it has its user's rights and no more."""
+_SCRIPTS = (
+    "+eval +evalsha +time +hmget +hset +hdel +hstrlen +pexpire"
+    " +zadd +zcard +zrem +zscore +zrangebyscore +zremrangebyscore"
+)
+"""What the scripts of `gateway.redis_limits` and of `gateway.responses_api.redis_store` call: they have their user's
+rights and no more."""
 
 RULES: Mapping[str, str] = {
-    "gateway": f"%R~{ROSTER}* ~{LIMITS}* +scan +mget {_SCRIPTS}",
+    "gateway": f"%R~{ROSTER}* ~{LIMITS}* ~{RESPONSES}* +scan +mget {_SCRIPTS}",
     "prefill": f"~{ROSTER}prefill-* +set +del",
     "decode": f"~{ROSTER}decode-* +set +del",
     OPERATOR: f"%R~{ROSTER}* +scan +mget",
 }
 """Workers keep their own last status there, and who has just started reads those of all. Gateways also count what
-API keys use."""
+API keys use, and keep responses."""
 
 
 def redis_users(passwords: Mapping[str, str], rules: Mapping[str, str] = RULES) -> str:

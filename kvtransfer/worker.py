@@ -26,8 +26,8 @@ from runtime.postbox import Postbox
 from runtime.repeats import Repeats
 from runtime.roster import BEAT_S, Roster
 
-EMBEDDED_S = 10.0
-"""How long a vector is told again and again: longer than a gateway waits for signs of an attempt."""
+EMBEDDED_S = 600.0
+"""How long a vector is told again and again, if its attempt isn't ended before: longer than a broker is away."""
 
 ENDED_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals that somebody else sends: an engine that ended by one of them hasn't crashed by itself."""
@@ -134,6 +134,7 @@ class Worker:
             self.emitter.retire(key)
         else:
             self.emitter.forget(key)
+            self.repeats.stop(("embedded", key))
         self.on_end(key)
         self.submit(Release(key))
 

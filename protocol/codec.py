@@ -18,7 +18,7 @@ from protocol.errors import WireError
 from protocol.messages import TAGS, Envelope, Message, Peer
 from protocol.records import field_names, is_record
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 _VERSION_BYTE = bytes([WIRE_VERSION])
 _TAG_OF = {cls: tag for tag, cls in TAGS.items()}
 _ENVELOPE_FIELDS = 4

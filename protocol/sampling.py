@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 NO_LOGPROBS = -1
+MEAN, LAST = "mean", "last"
+"""Kinds of pooling."""
 
 
 @dataclass(frozen=True, slots=True)

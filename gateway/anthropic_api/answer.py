@@ -37,7 +37,7 @@ class MessageAnswer:
         content = [_whole_block(block) for block in self.blocks.all]
         return self._message(content, self._end(pieces[-1]))
 
-    def opening(self) -> bytes:
+    async def opening(self) -> bytes:
         """See ``Answer``."""
         nothing = {"stop_reason": None, "stop_sequence": None}
         return _named({"type": "message_start", "message": self._message([], nothing, num_output=0)})

@@ -23,7 +23,7 @@ from gateway.tools import tool_use
 async def prepare_message(fields: Mapping[str, object], services: Services, label: str) -> Prepared:
     """See ``Prepare``."""
     refuse_fields(fields, NEUTRAL)
-    refuse_unknown(fields, MessagesBody, services.settings)
+    refuse_unknown(fields, MessagesBody, services.settings, NEUTRAL)
     body = parse(MessagesBody, fields)
     with renamed(NAMES):
         chat, tools = chat_body(body)
@@ -40,7 +40,7 @@ async def count_tokens(request: Request, services: Services) -> Response:
     """
     fields = await read_fields(request, services.settings)
     refuse_fields(fields, NEUTRAL)
-    refuse_unknown(fields, CountBody, services.settings)
+    refuse_unknown(fields, CountBody, services.settings, NEUTRAL)
     body, model = parse(CountBody, fields), services.model
     check_model(body.model, model)
     with renamed(NAMES):

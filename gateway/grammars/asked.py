@@ -50,6 +50,13 @@ class StructuredFields(Body):
     guided_grammar: str | None = None
 
 
+def asks_for_form(fields: StructuredFields) -> bool:
+    """Whether any field asks for one."""
+    wanted = fields.response_format is not None and fields.response_format.type != "text"
+    names = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
+    return wanted or any(getattr(fields, name) is not None for name in names)
+
+
 def grammar_of(fields: StructuredFields) -> tuple[str, str]:
     """(name of the field, the grammar that it asks for); twice "" if none does.
 

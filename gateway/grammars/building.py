@@ -8,7 +8,7 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
 
 from gateway.grammars.errors import GrammarRefused
-from gateway.grammars.schema import check_pattern, check_schema, plain_schema
+from gateway.grammars.schema import check_depth, check_pattern, check_schema, plain_schema
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -32,6 +32,11 @@ the escape of code points no key can pass for another one than it is."""
 
 def of_schema(schema: Mapping[str, object]) -> str:
     """JSON that a schema allows. Raises ``GrammarRefused``."""
+    try:
+        bounded(json.dumps(schema))
+    except (ValueError, RecursionError) as error:
+        raise GrammarRefused(f"it can't be read: {error}") from error
+    check_depth(schema)
     check_schema(schema)
     return bounded(LLMatcher.grammar_from_json_schema(json.dumps(plain_schema(schema)), overrides=OPTIONS))
 
@@ -54,7 +59,9 @@ def of_lark(text: str) -> str:
     if not text.strip():
         raise GrammarRefused("it is empty")
     try:
-        return bounded(LLMatcher.grammar_from_lark(any_to_lark(bounded(text))))
+        # without empty lines: telling the two notations apart takes the square of their number
+        lines = [line.rstrip() for line in bounded(text).splitlines() if line.strip()]
+        return bounded(LLMatcher.grammar_from_lark(any_to_lark("\n".join(lines))))
     except GrammarRefused:
         raise
     except Exception as error:  # the converter raises whatever its parsing comes upon
@@ -71,7 +78,7 @@ def read_json(text: str) -> object:
 
 def literal(text: str) -> str:
     """A text as Lark writes one."""
-    return json.dumps(text, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\x7f")
 
 
 def bounded(grammar: str) -> str:

@@ -8,7 +8,7 @@ from llguidance import LLMatcher
 
 from gateway.grammars.building import ANY_OBJECT, OPTIONS, bounded, literal
 from gateway.grammars.errors import GrammarRefused
-from gateway.grammars.schema import check_schema, plain_schema
+from gateway.grammars.schema import check_depth, check_schema, plain_schema
 from gateway.tool_calls.formats import ToolFormat
 
 Function = tuple[str, Mapping[str, object] | None]
@@ -41,13 +41,15 @@ def _json(name: str, schema: Mapping[str, object] | None) -> str:
     Raises ``GrammarRefused`` that names the function.
     """
     try:
+        bounded(json.dumps(schema))
+        check_depth(schema)
         check_schema(schema)
     except GrammarRefused as refused:
         raise GrammarRefused(f"parameters of {name}: {refused}") from refused
     plain = plain_schema(schema or ANY_OBJECT)
     assert isinstance(plain, dict)
-    if "type" not in plain and "$ref" not in plain:
-        plain["type"] = "object"
+    if plain.setdefault("type", "object") != "object":
+        raise GrammarRefused(f"parameters of {name}: their type is object")
     return json.dumps({**plain, "x-guidance": OPTIONS})
 
 

@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
+import os
 import re
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import OrderedDict
@@ -11,20 +14,25 @@ from typing import Protocol
 
 from gateway.grammars.errors import GrammarRefused
 
-MAX_REMEMBERED = 512
-TIMEOUT_S = 2.0
-"""For one grammar; the process itself starts in some tenths of a second."""
+MAX_REMEMBERED = 4096
+PATIENCE_S = 10.0
+"""For the process to start, and for an answer: it has two seconds of a core for a grammar, however busy the machine."""
 
 MAX_WAITING = 64
 """Grammars that wait for the one process; more are told to come again."""
 
 MAX_ANSWER_BYTES = 1 << 20
+TOO_MUCH = frozenset({-signal.SIGXCPU, -signal.SIGABRT})
+"""How the process ends of a grammar that takes too long, or too much memory."""
+
+NOT_ITS_CONCERN = ("KVFERRY_",)
+"""Variables with credentials among them; it reads what strangers have written."""
 
 _UNKNOWN_KEYS = re.compile(r"Unimplemented keys: \[(.*)\]")
 
 
 class CheckBusy(Exception):  # noqa: N818 - it says what happened
-    """Too many grammars wait to be checked."""
+    """The grammar couldn't be checked now, which says nothing of it."""
 
 
 class Grammars(Protocol):
@@ -39,18 +47,19 @@ class GrammarCheck:
 
     def __init__(self) -> None:
         """The process starts with the first grammar."""
-        self._known: OrderedDict[str, str] = OrderedDict()
+        self._known: OrderedDict[bytes, str] = OrderedDict()
         self._turn = asyncio.Lock()
         self._num_waiting = 0
         self._process: Process | None = None
 
     async def check(self, grammar: str) -> None:
         """Raises ``GrammarRefused`` that says what is wrong with it, ``CheckBusy``."""
-        fault = self._known.get(grammar)
+        name = hashlib.blake2b(grammar.encode("utf-8", "surrogatepass")).digest()
+        fault = self._known.get(name)
         if fault is None:
-            fault = await self._in_turn(grammar)
-        self._known[grammar] = fault
-        self._known.move_to_end(grammar)
+            fault = await self._in_turn(name, grammar)
+        self._known[name] = fault
+        self._known.move_to_end(name)
         if len(self._known) > MAX_REMEMBERED:
             self._known.popitem(last=False)
         if fault:
@@ -64,42 +73,68 @@ class GrammarCheck:
                 process.kill()
             await process.wait()
 
-    async def _in_turn(self, grammar: str) -> str:
+    async def _in_turn(self, name: bytes, grammar: str) -> str:
         if self._num_waiting >= MAX_WAITING:
             raise CheckBusy
         self._num_waiting += 1
         try:
             async with self._turn:
-                known = self._known.get(grammar)
+                known = self._known.get(name)
                 return await self._ask(grammar) if known is None else known
         finally:
             self._num_waiting -= 1
 
     async def _ask(self, grammar: str) -> str:
-        """What is wrong with it. A process that is late, full or gone is ended: the next grammar gets another one."""
+        """What is wrong with it. A process that ends of it, or says nothing, makes way for another one.
+
+        Raises ``CheckBusy`` where that says nothing of the grammar.
+        """
         process = await self._running()
         assert process.stdin is not None
-        assert process.stdout is not None
-        answer = b""
+        answer = ""
         try:
-            async with asyncio.timeout(TIMEOUT_S):
+            async with asyncio.timeout(PATIENCE_S):
                 process.stdin.write(json.dumps(grammar).encode() + b"\n")
                 await process.stdin.drain()
-                answer = await process.stdout.readline()
+                answer = await _line(process)
+                if not answer and await process.wait() in TOO_MUCH:
+                    return "too complex: checking it takes too long, or too much memory"
         except (TimeoutError, ConnectionError):
             pass
         finally:
-            if not answer.endswith(b"\n"):
+            if not answer:
                 await self.close()
-        return in_words(json.loads(answer)) if answer else "too complex: it takes too long, or too much memory"
+        if not answer:
+            raise CheckBusy
+        return in_words(json.loads(answer))
 
     async def _running(self) -> Process:
+        """The process, once it is ready. Raises ``CheckBusy`` if it doesn't get so far."""
         if self._process is None or self._process.returncode is not None:
             command = (sys.executable, "-m", "gateway.grammars.checker")
+            own = {name: value for name, value in os.environ.items() if not name.startswith(NOT_ITS_CONCERN)}
             self._process = await asyncio.create_subprocess_exec(
-                *command, stdin=PIPE, stdout=PIPE, limit=MAX_ANSWER_BYTES
+                *command, stdin=PIPE, stdout=PIPE, limit=MAX_ANSWER_BYTES, env=own
             )
+            ready = ""
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    ready = await _line(self._process)
+            except TimeoutError:
+                pass
+            finally:
+                if not ready:
+                    await self.close()
+            if not ready:
+                raise CheckBusy
         return self._process
+
+
+async def _line(process: Process) -> str:
+    """A whole line that it says; "" at its end."""
+    assert process.stdout is not None
+    said = await process.stdout.readline()
+    return said.decode() if said.endswith(b"\n") else ""
 
 
 def in_words(error: str) -> str:

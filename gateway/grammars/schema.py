@@ -1,5 +1,6 @@
 """What is refused of a JSON schema before the library sees it: what it would get wrong, or take too long over."""
 
+import json
 from collections.abc import Mapping
 from decimal import Decimal
 
@@ -22,6 +23,8 @@ MAX_MULTIPLE = 10_000
 _LIMITS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _UNSAYABLE = frozenset(map(chr, [*range(0x20), 0x7F])) - frozenset("\b\f\n\r\t")
+_ELSEWHERE = frozenset({"additionalProperties", "patternProperties", "anyOf", "oneOf", "$ref", "minProperties"})
+_VALUES = ("const", "enum")
 _IGNORED = frozenset({"title", "description", "default", "examples", "$comment"})
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
 
@@ -45,23 +48,43 @@ def check_schema(schema: object, depth: int = 0) -> None:
     for key, value in schema.items():
         if key in _BY_NAME and isinstance(value, Mapping):
             check_schema(list(value.values()), depth + 1)
-        elif key not in ("const", "enum") and key not in _IGNORED:
+        elif key not in _VALUES and key not in _IGNORED:
             check_schema(value, depth + 1)
 
 
-def plain_schema(schema: object) -> object:
-    """The same schema in what the library reads: counts as integers (2 for 2.0), and no word on its dialect."""
+def plain_schema(schema: object, *, closes: bool | None = None) -> object:
+    """The same schema in what the library reads: counts as integers (2 for 2.0), and no words that change nothing.
+
+    Objects that say nothing of further properties get none: that is one of the answers which the schema allows, and
+    models that may go on do. Not where ``allOf`` puts schemas together, of which none knows the others' properties.
+    """
+    if closes is None:
+        closes = "allOf" not in json.dumps(schema)
     if isinstance(schema, list):
-        return [plain_schema(each) for each in schema]
+        return [plain_schema(each, closes=closes) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
     plain: dict[str, object] = {}
     for key, value in schema.items():
-        if key in _COUNTS and isinstance(value, float) and value.is_integer():
+        if key in _VALUES:
+            plain[key] = value
+        elif key in _IGNORED:
+            continue
+        elif key in _COUNTS and isinstance(value, float) and value.is_integer():
             plain[key] = int(value)
         elif key != "$schema" or not isinstance(value, str):
-            plain[key] = plain_schema(value)
+            plain[key] = plain_schema(value, closes=closes)
+    if closes and _may_close(schema):
+        plain["additionalProperties"] = False
     return plain
+
+
+def _may_close(schema: Mapping[str, object]) -> bool:
+    """Whether an object's properties are all named in one place."""
+    properties, required = schema.get("properties"), schema.get("required", [])
+    if not isinstance(properties, Mapping) or not isinstance(required, list) or _ELSEWHERE & schema.keys():
+        return False
+    return all(isinstance(name, str) and name in properties for name in required)
 
 
 def check_pattern(pattern: object) -> None:
@@ -102,3 +125,19 @@ def _check_multiple(value: object) -> None:
         return
     if int("".join(map(str, Decimal(repr(value)).normalize().as_tuple().digits))) > MAX_MULTIPLE or abs(value) < 1e-6:
         raise GrammarRefused(f"multipleOf: at most {MAX_MULTIPLE} units of its last digit")
+
+
+def check_depth(value: object) -> None:
+    """Raise ``GrammarRefused`` for anything nested too deep, also in values and in what is ignored."""
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > 2 * MAX_DEPTH:
+            raise GrammarRefused(f"nested deeper than {2 * MAX_DEPTH}")
+        inner: list[object] = []
+        for each in level:
+            if isinstance(each, Mapping):
+                inner += each.values()
+            elif isinstance(each, list):
+                inner += each
+        level = inner

@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 CODE = "\n".join(
     path.read_text(encoding="utf-8")
     for room in ("gateway", "kvtransfer", "prefill_svc", "decode_svc", "runtime")
-    for path in (ROOT / room).glob("*.py")
+    for path in (ROOT / room).rglob("*.py")
 )
 
 

@@ -107,3 +107,34 @@ def test_forced_ids_that_cannot_be_are_refused(change: dict[str, object]) -> Non
     command = Prefill(KEY, prompt(9)[:1], tails(()), scoring(prompt(9)), hand_over=True)
     [refused] = only(Rig().run(replace(command, **change)), Rejected)  # type: ignore[arg-type]
     assert refused.code == "bad_request"
+
+
+def test_who_gives_way_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = [each for piece in score(Rig(), prompt(60, 2)) for each in piece.logprobs]
+    monkeypatch.setattr("engine.core.MAX_LOGITS", 512)
+    rig = Rig(9)
+    rig.submit(Prefill(("long", 0), prompt(31), tails(()), replace(GREEDY, max_tokens=90)))
+    rig.step()
+    rig.step()
+    text = prompt(60, 2)
+    rig.submit(Prefill(KEY, text[:1], tails(()), scoring(text)))
+    rig.run()
+    assert rig.load.num_preemptions
+    assert rig.tokens(KEY) == list(text[1:])
+    pieces = [each for each in only(rig.results, NewTokens) if each.key == KEY]
+    assert [each for piece in pieces for each in piece.logprobs] == alone
+
+
+@pytest.mark.parametrize("tail", [0, 40, 98])
+def test_what_was_told_counts_once_towards_the_limits(tail: int) -> None:
+    text = prompt(100)
+    for rig in (Rig(max_len=110), Rig(7)):
+        made = score(rig, text, tail=tail)
+        assert sum(len(each.token_ids) for each in made) == 99 - tail
+
+
+def test_a_prompt_longer_than_a_chunk_may_come_before_what_is_forced() -> None:
+    text = prompt(60)
+    command = Prefill(KEY, text[:20], tails(()), replace(scoring(text), forced_ids=text[20:], max_tokens=40))
+    made = only(Rig(tokens=8).run(command), NewTokens)
+    assert [token for each in made for token in each.token_ids] == list(text[20:])

@@ -1,6 +1,7 @@
 """Fields that ask for structured output: which grammar a request gets, and what is refused by name."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -177,3 +178,48 @@ def test_ids_and_words_that_narrow_the_choice_are_sent_as_ids() -> None:
     assert refusal(allowed_token_ids=[10**9])["param"] == "allowed_token_ids"
     assert refusal(allowed_token_ids=[])["param"] == "allowed_token_ids"
     assert refusal(bad_words=[""])["param"].startswith("bad_words")
+
+
+@pytest.mark.parametrize("text", ["root ::= \n" + "\n" * 100_000, " \n" * 60_000 + "start: /a/"], ids=["gbnf", "lark"])
+def test_empty_lines_cost_nothing(text: str) -> None:
+    begun = time.process_time()
+    Api(says("x")).chat(structured_outputs={"grammar": text})
+    assert time.process_time() - begun < 5  # it was minutes
+
+
+def test_what_is_nested_deep_in_a_value_is_refused_too() -> None:
+    for keyword in ("default", "const", "examples"):
+        text = f'{{"type":"object","{keyword}":' + "[" * 900 + "]" * 900 + "}"
+        assert refusal(structured_outputs={"json": text})["param"] == "structured_outputs.json"
+
+
+def test_values_are_kept_as_they_are() -> None:
+    value = {"$schema": "x", "a": 1, "minItems": 2}
+    grammar = grammar_for(structured_outputs={"json": {"const": value}})
+    assert takes(grammar, json.dumps(value, separators=(",", ":")))
+    assert not takes(grammar, '{"a":1}')
+    assert takes(grammar_for(structured_outputs={"choice": ["a\x7fb", "c"]}), "a\x7fb")
+
+
+def test_an_endless_complaint_of_the_library_is_cut_short() -> None:
+    error = refusal(structured_outputs={"grammar": "start: " + "\U0001f980" * 100_000})
+    assert len(error["message"]) < 1000
+
+
+def test_objects_that_name_their_properties_have_no_others() -> None:
+    named = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    assert takes(grammar_for(structured_outputs={"json": named}), '{"a":1}')
+    for grammar in (
+        grammar_for(structured_outputs={"json": named}),
+        grammar_for(structured_outputs={"json": {"type": "array", "items": named}}),
+        grammar_for(structured_outputs={"json": {"anyOf": [named, {"type": "null"}]}}),
+    ):
+        assert not takes(grammar, '{"a":1,"b":2}')
+        assert not takes(grammar, '[{"a":1,"b":2}]')
+    for open_one in (
+        {"type": "object"},
+        {**named, "additionalProperties": True},
+        {**named, "required": ["b"]},
+        {"allOf": [named, {"properties": {"b": {}}}]},
+    ):
+        assert takes(grammar_for(structured_outputs={"json": open_one}), '{"a":1,"b":2}')

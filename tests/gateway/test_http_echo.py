@@ -149,3 +149,12 @@ def test_a_model_is_looked_up_before_anything_is_scored() -> None:
     response = api.request("POST", COMPLETIONS, json={"prompt": PROMPT, "model": "no", "prompt_logprobs": 1})
     assert response.status_code == 404
     assert not api.dispatcher.generations
+
+
+def test_each_field_tells_as_many_alternatives_as_it_asked_for() -> None:
+    [choice] = complete(Api(scores_or_says("!")), echo=True, logprobs=1, prompt_logprobs=2)["choices"]
+    assert set(choice["logprobs"]["top_logprobs"][1]) >= {text_of_ids(7)}
+    assert text_of_ids(8) not in choice["logprobs"]["top_logprobs"][1]
+    assert {"7", "8"} <= set(choice["prompt_logprobs"][1])
+    [choice] = complete(Api(scores_or_says("!")), logprobs=2, prompt_logprobs=0)["choices"]
+    assert set(choice["prompt_logprobs"][1]) == {str(ids_of(PROMPT)[1])}

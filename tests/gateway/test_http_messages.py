@@ -16,7 +16,7 @@ from gateway.served_model import ServedModel
 from protocol.errors import Code
 from tests.support.byte_tokenizer import takes
 from tests.support.http_twin import Api
-from tests.support.scripted_dispatcher import EOS_ID, TEMPLATE, ids_of, says, small_model
+from tests.support.scripted_dispatcher import EOS_ID, TEMPLATE, ids_of, late, says, small_model
 
 MESSAGES = "/v1/messages"
 COUNT = "/v1/messages/count_tokens"
@@ -392,6 +392,15 @@ def test_a_stream_that_fails_ends_in_an_error() -> None:
         "error": {"type": "overloaded_error", "message": "gone"},
         "request_id": "req0",
     }
+
+
+def test_a_stream_that_has_begun_before_its_first_token_says_ping() -> None:
+    at_once = HttpSettings(first_byte_hold_s=0.0)
+    told = events(Api(late(*says("Paris", end=EOS_ID)), settings=at_once))
+    assert told[0] == {"type": "ping"}
+    assert rebuilt(told[1:])["content"] == [{"type": "text", "text": "Paris"}]
+    failed = events(Api(late(from_code(Code.WORKER_LOST, "gone")), settings=at_once))
+    assert [event["type"] for event in failed] == ["ping", "error"]
 
 
 def test_a_key_may_come_in_either_header() -> None:

@@ -214,6 +214,8 @@ def test_parameters_that_cannot_be_kept_to_are_refused_where_they_must_be() -> N
     assert error["param"] == "tools"
     assert "not" in error["message"]
     assert Api(says("x")).chat(tools=[odd]).status_code == 200
+    text = {"type": "function", "function": {"name": "odd", "parameters": {"type": "string"}}}
+    assert "object" in Api().chat(tools=[text], tool_choice="required").json()["error"]["message"]
 
 
 # -- reasoning ----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from gateway import limiter
 from gateway.app import create_app
 from gateway.errors import from_code
+from gateway.generation import Update
 from gateway.http_settings import HttpSettings
 from gateway.key_ring import KeyRing
 from gateway.keys import Key, digest_of
@@ -32,6 +33,7 @@ from gateway.limits import (
 )
 from gateway.memory_limits import MemoryLimits
 from protocol.errors import Code
+from protocol.sampling import TokenLogprob
 from runtime.logs import get_logger
 from tests.support.front_rig import Call
 from tests.support.http_twin import CHAT, COMPLETIONS, HELLO, Api, error_of, events_of, run
@@ -473,3 +475,15 @@ def test_the_metrics_say_whether_keys_are_judged_alone() -> None:
     assert "kvferry_gateway_limits_alone 0.0" in api.get_metrics()
     assert api.chat().status_code == 200
     assert "kvferry_gateway_limits_alone 1.0" in api.get_metrics()
+
+
+def test_prompts_alone_are_paid_for() -> None:
+    vector = Update(0, 0, (), (), "stop", -1, bytes(12))
+    api = api_with([vector], tokens_per_minute=1000)
+    assert api.request("POST", "/v1/embeddings", json={"input": [7] * 300}).status_code == 200
+    assert 700 <= int(api.get("/v1/models").headers["x-ratelimit-remaining-tokens"]) <= 705
+    scores = Update(0, 0, (7,) * 299, (TokenLogprob(-1.0),) * 299, "length", -1)
+    api = api_with([scores], tokens_per_minute=1000)
+    body = {"prompt": [7] * 300, "max_tokens": 0, "echo": True, "logprobs": 0}
+    assert api.request("POST", COMPLETIONS, json=body).status_code == 200
+    assert 700 <= int(api.get("/v1/models").headers["x-ratelimit-remaining-tokens"]) <= 705

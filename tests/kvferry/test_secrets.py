@@ -9,12 +9,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway import redis_limits
+from gateway.responses_api import redis_store
 from kvferry.broker_access import OPERATOR, ROLES
 from kvferry.cli import main
 from kvferry.errors import UsageError
 from kvferry.secrets import SecretsSettings, make_secrets
 from kvferry.secrets_nats import RIGHTS
-from kvferry.secrets_redis import LIMITS, ROSTER, RULES
+from kvferry.secrets_redis import LIMITS, RESPONSES, ROSTER, RULES
 from protocol import subjects
 from runtime import roster_store
 from runtime.bus import subject_matches
@@ -154,6 +155,8 @@ def test_each_role_may_use_what_it_needs_on_the_bus() -> None:
     assert not any("contents" in pattern or ">" in pattern for pattern in (*others, *prefill.subscribe))
 
 
-def test_keys_of_limits_are_the_gateways_alone() -> None:
+def test_keys_of_limits_and_responses_are_the_gateways_alone() -> None:
     assert (ROSTER, LIMITS) == (roster_store.KEY_PREFIX, redis_limits.PREFIX)
-    assert {role for role in ROLES if LIMITS in RULES[role]} == {"gateway"}
+    assert redis_store.PREFIX == RESPONSES
+    for keys in (LIMITS, RESPONSES):
+        assert {role for role in ROLES if keys in RULES[role]} == {"gateway"}

@@ -60,7 +60,7 @@ def test_every_message_comes_back_as_it_was(kind: type[Any]) -> None:
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused_or_are_a_whole_message(frame: bytes) -> None:
     try:
-        _, message = decode(b"\x01" + frame)
+        _, message = decode(b"\x02" + frame)
     except WireError:
         return
     assert type(message) in TAGS.values()
@@ -91,7 +91,7 @@ def test_each_cut_of_a_frame_is_refused() -> None:
 )
 def test_a_field_of_a_wrong_type_or_count_is_refused(fields: object) -> None:
     with pytest.raises(WireError):
-        decode(b"\x01" + msgpack.packb(fields))
+        decode(b"\x02" + msgpack.packb(fields))
 
 
 def with_field(message: Message, path: tuple[int, ...], value: object) -> bytes:
@@ -102,7 +102,7 @@ def with_field(message: Message, path: tuple[int, ...], value: object) -> bytes:
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = value
-    return b"\x01" + msgpack.packb(head + body)
+    return b"\x02" + msgpack.packb(head + body)
 
 
 HANDED = KVHandover("r", 1, "t", Peer("gateway-1", "e"), (1,), (), Sampling(), "", 1, (), 0, 0, b"", 0, 0)
@@ -136,8 +136,8 @@ def test_a_whole_number_is_a_number_where_one_is_expected() -> None:
 
 def test_another_version_is_refused_and_named() -> None:
     frame = encode(ENVELOPE, Cancel("r", 1, "why"))
-    with pytest.raises(WireError, match="version 02"):
-        decode(b"\x02" + frame[1:])
+    with pytest.raises(WireError, match="version 03"):
+        decode(b"\x03" + frame[1:])
 
 
 def test_an_oversized_frame_is_refused_unread() -> None:

@@ -20,6 +20,7 @@ from gateway.http_settings import HttpSettings
 from gateway.key_ring import KeyRing
 from gateway.limiter import Limiter
 from gateway.metrics import HttpMetrics
+from gateway.responses_api.background import Background
 from gateway.served_model import ServedModel
 from runtime.metrics import Metrics
 from tests.support.scripted_dispatcher import Script, ScriptedDispatcher, Step, small_model
@@ -61,6 +62,7 @@ class Api:
         key: str | None = None,
         keys: KeyRing | None = None,
         limiter: Limiter | None = None,
+        background: Background | None = None,
     ) -> None:
         self.dispatcher = ScriptedDispatcher(script)
         self.metrics = Metrics()
@@ -72,6 +74,7 @@ class Api:
             keys,
             limiter,
             InlineCheck(),
+            background,
         )
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
 

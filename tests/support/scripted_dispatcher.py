@@ -106,6 +106,18 @@ def says(
     return updates
 
 
+def late(*steps: Step, after_s: float = 0.02) -> Script:
+    """Say `steps` after a while."""
+
+    def script(generation: Generation) -> Iterator[Step]:
+        gate = asyncio.Event()
+        asyncio.get_running_loop().call_later(after_s, gate.set)
+        yield gate
+        yield from steps
+
+    return script
+
+
 def never_ends(text: str) -> Iterator[Update]:
     """Say `text` again and again, all of it at a time."""
     ids, first = ids_of(text), 0
