@@ -10,9 +10,10 @@ from starlette.responses import JSONResponse, Response
 from gateway.access_log import record_of
 from gateway.anthropic_api.body import CountBody, MessagesBody
 from gateway.anthropic_api.routes import count_tokens, prepare_message
+from gateway.body_schema import body_of
 from gateway.chat import prepare_chat
 from gateway.completions import prepare_completion
-from gateway.description import ANSWERS, ERRORS, NOT_READY, PAGE, DescribedApp, body_of
+from gateway.description import ANSWERS, ERRORS, NOT_READY, OTHER_ERRORS, PAGE
 from gateway.embeddings import EmbeddingBody, embed
 from gateway.errors import GatewayError
 from gateway.front import Front
@@ -62,7 +63,7 @@ def create_app(
         grammars or GrammarCheck(),
     )
     services.metrics.watch_limits(lambda: services.limiter.alone)
-    app = DescribedApp(
+    app = FastAPI(
         title="KVFerry",
         version=_version(),
         docs_url=None,
@@ -123,12 +124,12 @@ def _add_responses(app: FastAPI, routes: ResponseRoutes) -> None:
 
 
 def _add_messages(app: FastAPI, services: Services) -> None:
-    @app.post("/v1/messages", openapi_extra=body_of(MessagesBody), responses=ANSWERS)
+    @app.post("/v1/messages", openapi_extra=body_of(MessagesBody), responses={**ANSWERS, **OTHER_ERRORS})
     async def messages(request: Request) -> Response:
         """Answer a chat in Anthropic's words."""
         return await generate(request, services, prepare_message)
 
-    @app.post("/v1/messages/count_tokens", openapi_extra=body_of(CountBody))
+    @app.post("/v1/messages/count_tokens", openapi_extra=body_of(CountBody), responses=OTHER_ERRORS)
     async def message_tokens(request: Request) -> Response:
         """Tell how many tokens a message's prompt has."""
         return await count_tokens(request, services)

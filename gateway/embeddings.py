@@ -18,7 +18,7 @@ from gateway.disconnect import until_gone
 from gateway.errors import GatewayError
 from gateway.generation import Generation, Stream
 from gateway.known_fields import refuse_unknown
-from gateway.requests import check_model, check_room, label_of
+from gateway.requests import Prompt, check_model, check_room, label_of
 from gateway.sampling_fields import TruncationFields
 from gateway.served_model import ServedModel
 from gateway.services import Services
@@ -35,7 +35,7 @@ MAX_AT_ONCE = 32
 class EmbeddingBody(TruncationFields):
     """The body. ``input`` has the four forms of a completion's prompt."""
 
-    input: object
+    input: Prompt
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None

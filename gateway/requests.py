@@ -8,6 +8,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gateway.access_log import MAX_LABEL_CHARS
 from gateway.body import Body, invalid
+from gateway.body_schema import schema_of
+from gateway.chat_messages import Message
 from gateway.errors import GatewayError
 from gateway.http_settings import HttpSettings
 from gateway.sampling_fields import SamplingFields
@@ -45,6 +47,11 @@ Prompt = Annotated[
         {"anyOf": [part for each in (_TEXT, _IDS) for part in (each, {"type": "array", "items": each, "minItems": 1})]}
     ),
 ]
+Messages = Annotated[
+    list[object],
+    Field(min_length=1),
+    WithJsonSchema({"type": "array", "items": schema_of(Message), "minItems": 1}),
+]
 Documents = Annotated[list[dict[str, object]], Field(fail_fast=True, max_length=MAX_DOCUMENTS)]
 TemplateKwargs = Annotated[dict[str, object], BeforeValidator(_few)]
 
@@ -52,7 +59,7 @@ TemplateKwargs = Annotated[dict[str, object], BeforeValidator(_few)]
 class TemplateFields(Body):
     """How a chat becomes a prompt. ``messages`` are checked one by one, by ``chat_messages``."""
 
-    messages: list[object] = Field(min_length=1)
+    messages: Messages
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False

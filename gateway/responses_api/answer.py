@@ -44,7 +44,7 @@ class ResponseAnswer:
             self._read(piece)
         return await self._ended()
 
-    def opening(self) -> bytes:
+    async def opening(self) -> bytes:
         """See ``Answer``."""
         response = self.head.response("in_progress")
         return b"".join(self._event(f"response.{name}", response=response) for name in ("created", "in_progress"))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from jsonschema import Draft202012Validator
 from schemathesis.generation import GenerationMode
 
+from gateway.anthropic_errors import is_anthropic
 from gateway.generation import Generation
 from protocol.sampling import TokenLogprob
 from tests.support.http_twin import Api, error_of
@@ -23,8 +26,10 @@ FEW, MANY = 5, 500
 
 
 def answers(generation: Generation) -> list[Step]:
-    """What is asked for: scores of the prompt, or the same short text of each choice."""
+    """What is asked for: a vector, scores of the prompt, or the same short text of each choice."""
     forced, num_top = generation.sampling.forced_ids, generation.sampling.logprobs
+    if generation.sampling.pooling:
+        return [Update(0, 0, (), (), "stop", -1, struct.pack("<2f", 0.6, 0.8))]
     if forced:
         return [Update(0, 0, forced, (TokenLogprob(-0.5),) * len(forced), "length", -1)]
     steps: list[Step] = []
@@ -37,29 +42,35 @@ def answers(generation: Generation) -> list[Step]:
 def described() -> dict[str, Any]:
     """The description, with the name of the model that there is: others aren't found."""
     description = Api().get("/openapi.json").json()
-    for part in description["components"]["schemas"].values():
-        if "model" in part["properties"]:
-            part["properties"]["model"] = {"enum": ["toy", None, {}]}
     assert isinstance(description, dict)
+    for path in description["paths"]:
+        for schema in bodies(description, path):
+            schema["properties"]["model"] = {"enum": ["toy", None, {}]}
     return description
 
 
-def routes() -> list[tuple[str, str]]:
-    return [(method, path) for path, methods in described()["paths"].items() for method in methods]
+def bodies(description: dict[str, Any], path: str) -> list[dict[str, Any]]:
+    """The schemas of a route's body; none if it takes none."""
+    operation = description["paths"][path].get("post", {})
+    if "requestBody" not in operation:
+        return []
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    return list(schema.get("anyOf", [schema]))
 
 
 def is_described(path: str, body: object) -> bool:
     """Whether a body is one of those that the description allows."""
-    schema = described()["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    return bool(Draft202012Validator({**schema, "components": described()["components"]}).is_valid(body))
+    return any(Draft202012Validator(schema).is_valid(body) for schema in bodies(described(), path))
 
 
-def check_answer(response: Any, path: str) -> None:
-    """An error has the one form, or Anthropic's on its routes, and is the client's."""
+def check_answer(path: str, response: httpx.Response) -> None:
+    """An error has the one form of its route and is the client's."""
     assert response.status_code < 500, response.text
-    if response.status_code >= 400 and path.startswith("/v1/messages"):
+    if response.is_success:
+        return
+    if is_anthropic(path):
         assert response.json()["type"] == "error"
-    elif response.status_code >= 400:
+    else:
         error_of(response, response.status_code)
 
 
@@ -73,7 +84,7 @@ def check_route(method: str, path: str, mode: GenerationMode, count: int) -> Non
         body = case.body
         raw = body if isinstance(body, bytes) else json.dumps(body).encode() if operation.body else None
         response = api.request(method, case.formatted_path, params=case.query, content=raw)
-        check_answer(response, path)
+        check_answer(path, response)
         if response.is_success and operation.body:
             assert not isinstance(body, bytes)
             assert is_described(path, body)
@@ -82,15 +93,12 @@ def check_route(method: str, path: str, mode: GenerationMode, count: int) -> Non
 
 
 def each_kind(count: int) -> Callable[..., Any]:
-    with_body = [(method, path) for method, path in routes() if "requestBody" in described()["paths"][path][method]]
-    return pytest.mark.parametrize(
-        ("method", "path", "mode", "count"),
-        [
-            *((*route, GenerationMode.POSITIVE, count) for route in routes()),
-            *((*route, GenerationMode.NEGATIVE, count) for route in with_body),
-        ],
-        ids=lambda value: str(getattr(value, "value", value)),
-    )
+    """All routes with what is described, and those that take a body with what isn't."""
+    routes = [(method, path) for path, methods in described()["paths"].items() for method in methods]
+    kinds = [(*route, GenerationMode.POSITIVE, count) for route in routes]
+    kinds += [(*route, GenerationMode.NEGATIVE, count) for route in routes if bodies(described(), route[1])]
+    names = ("method", "path", "mode", "count")
+    return pytest.mark.parametrize(names, kinds, ids=lambda value: str(getattr(value, "value", value)))
 
 
 @each_kind(FEW)
