@@ -61,7 +61,7 @@ class ResponseAnswer:
 
     async def failed(self, error: GatewayError) -> bytes:
         """See ``Answer``. A run may fail before anything was said."""
-        opening = b"" if self._num_events else self.opening()
+        opening = b"" if self._num_events else await self.opening()
         output = [self._item(block, "incomplete") for block in self.blocks.all]
         response = self.head.response("failed", output, self._usage(), error=error)
         await self.keep(response)
