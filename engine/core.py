@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from engine.api import (
     Adopt,
@@ -44,6 +43,7 @@ from engine.pooling import take_pooled
 from engine.progress import Progress
 from engine.promises import reserved_blocks, spare_blocks
 from engine.request import Task
+from engine.rows import rows_of, within_logits
 from engine.sampler import GuidedError, Row, Sampled, SamplingError, sample
 from engine.settings import EngineSettings
 from engine.staging import Staging
@@ -55,9 +55,6 @@ from engine.views import check_book, load_of, running_views, waiting_view
 __all__ = ["Engine", "EngineSettings"]
 
 log = logging.getLogger("engine")
-
-MAX_LOGITS = 1 << 22
-"""Of tokens that are only scored, in one step: about 85 rows of 49,152, 16 MB and some tens of milliseconds."""
 
 MAX_FAILURES = 3
 """Failing steps in a row after which the engine gives up: one may be one request's doing, three are not."""
@@ -211,7 +208,7 @@ class Engine:
             Work(task.sequence, min(chunk.num_tokens, task.sequence.num_left), task.request.wants_all_rows)
             for task, chunk in zip(tasks, chunks, strict=True)
         ]
-        tasks, works = self._within_logits(tasks, works)
+        tasks, works = within_logits(tasks, works, self._model.config.vocab_size)
         if works:
             self._book.num_steps += 1
             begun = time.perf_counter()
@@ -226,18 +223,6 @@ class Engine:
                 self._learn(works, time.perf_counter() - begun)
                 self._apply(tasks, works, sampled)
         return self.report()
-
-    def _within_logits(self, tasks: list[Task], works: list[Work]) -> tuple[list[Task], list[Work]]:
-        """Less of those that are scored, where their logits would be too many; the rest waits."""
-        left = max(MAX_LOGITS // self._model.config.vocab_size, 1)
-        kept: list[tuple[Task, Work]] = []
-        for task, work in zip(tasks, works, strict=True):
-            if task.request.sampling.forced_ids:
-                work = replace(work, num_tokens=min(work.num_tokens, left))
-                left -= work.num_tokens
-            if work.num_tokens:
-                kept.append((task, work))
-        return [task for task, _ in kept], [work for _, work in kept]
 
     def _learn(self, works: Sequence[Work], seconds: float) -> None:
         num_tokens = [work.num_tokens for work in works if work.sequence.num_left > 1]
@@ -303,7 +288,7 @@ class Engine:
         counts: list[int] = []
         logits_row = 0
         for task, work in zip(tasks, works, strict=True):
-            own = _rows(task, work, logits_row)
+            own = rows_of(task, work, logits_row)
             rows += own
             counts.append(len(own))
             logits_row += 0 if task.request.sampling.pooling else work.num_rows
@@ -364,25 +349,3 @@ class Engine:
 
     def _copy_block(self, source: int, copy: int) -> None:
         copy_block(self._cache, source, copy)
-
-
-def _rows(task: Task, work: Work, logits_row: int) -> list[Row]:
-    """What is sampled from a task's last logits, or told of forced tokens; nothing for what is pooled."""
-    if task.request.sampling.forced_ids:
-        return _scored_rows(task, work, logits_row)
-    if task.request.sampling.pooling:
-        return []
-    choices = task.waiting_choices() if work.completes else []
-    sampling, prompt_ids = task.request.sampling, task.request.prompt_ids
-    return [Row(logits_row, each.number, sampling, prompt_ids, each.output, each.guide) for each in choices]
-
-
-def _scored_rows(task: Task, work: Work, logits_row: int) -> list[Row]:
-    """What is told of the forced tokens that follow those of this step, but for those that were told already."""
-    request, first = task.request, task.sequence.num_computed + 1 - len(task.request.prompt_ids)
-    [choice] = request.choices
-    start, end = max(first, len(choice.output)), max(first + work.num_tokens, 0)
-    return [
-        Row(logits_row + index - first, choice.number, request.sampling, request.prompt_ids, forced_id=forced_id)
-        for index, forced_id in enumerate(request.sampling.forced_ids[start:end], start)
-    ]

@@ -50,7 +50,7 @@ def test_they_are_those_that_sampling_tells() -> None:
 
 
 def test_long_ones_come_in_pieces_and_nobody_else_is_kept_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.core.MAX_LOGITS", 512 * 10)
+    monkeypatch.setattr("engine.rows.MAX_LOGITS", 512 * 10)
     alone = [each for piece in score(Rig(), prompt(100)) for each in piece.logprobs]
     rig = Rig()
     other = Prefill(("other", 0), prompt(30, 1), tails(()), GREEDY)
@@ -111,7 +111,7 @@ def test_forced_ids_that_cannot_be_are_refused(change: dict[str, object]) -> Non
 
 def test_who_gives_way_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = [each for piece in score(Rig(), prompt(60, 2)) for each in piece.logprobs]
-    monkeypatch.setattr("engine.core.MAX_LOGITS", 512)
+    monkeypatch.setattr("engine.rows.MAX_LOGITS", 512)
     rig = Rig(9)
     rig.submit(Prefill(("long", 0), prompt(31), tails(()), replace(GREEDY, max_tokens=90)))
     rig.step()
