@@ -15,18 +15,18 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from engine.guide import GrammarError, Guide, first_line
 
-MAX_KEPT = 64
+MAX_KEPT = 32
 """Compiled grammars that are kept; one of many states takes some megabytes."""
 
 LIMITS = LLParserLimits(
     initial_lexer_fuel=100_000,
     step_lexer_fuel=100_000,
     step_max_items=20_000,
-    max_lexer_states=10_000,
+    max_lexer_states=5_000,
     max_grammar_size=100_000,
     verbose_errors=False,
 )
-"""Ten milliseconds to compile and to find out what may follow, about; and 20 MB."""
+"""Ten milliseconds to compile and to find out what may follow, about; and 10 MB."""
 
 
 class Guides:
