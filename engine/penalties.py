@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,6 @@ import numpy.typing as npt
 from protocol.sampling import Sampling
 
 Floats = npt.NDArray[np.float32]
-Bools = npt.NDArray[np.bool_]
 _NONE: frozenset[int] = frozenset()
 
 
@@ -47,15 +46,6 @@ def adjust_logits(logits: Floats, sampling: Sampling, prompt_ids: Sequence[int],
         made, counts = np.unique(np.asarray(output_ids, np.int64), return_counts=True)
         logits[made] -= np.float32(sampling.presence_penalty)
         logits[made] -= np.float32(sampling.frequency_penalty) * counts.astype(np.float32)
-
-
-def narrow(logits: Floats, allowed: Bools | None, banned: Collection[int]) -> None:
-    """Make what isn't ``allowed`` (``[vocab]``, None: all are) and what is ``banned`` minus infinity, in place."""
-    if allowed is not None:
-        logits[~allowed] = -np.inf
-    names = [token for token in banned if token < len(logits)]
-    if names:
-        logits[names] = -np.inf
 
 
 def _ends_with(output_ids: Sequence[int], ids: Sequence[int]) -> bool:

@@ -5,7 +5,7 @@ Rows never meet: whatever batch a row is in, and whatever threads run, its token
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,7 +16,7 @@ import torch
 from engine.errors import EngineError
 from engine.guide import Bools, GrammarError, Guide
 from engine.logprobs import token_logprob
-from engine.penalties import adjust_logits, banned_ids, narrow, shifts_logits
+from engine.penalties import adjust_logits, banned_ids, shifts_logits
 from engine.philox import uniform
 from engine.ranking import highest
 from kvferry_kernels import ops
@@ -86,19 +86,34 @@ def _sample_row(logits: Floats, likeliest: int, row: Row) -> Sampled:
     is_narrowed = bool(banned) or allowed is not None
     is_greedy = not sampling.temperature > 0 or sampling.top_k == 1
     token, adjusted = likeliest, logits[row.logits_row]
+    ids: Ids | None = None
     if shifts_logits(sampling, num_output) or is_out or (is_narrowed and not is_greedy):
         adjusted = adjusted.copy()
         adjust_logits(adjusted, sampling, row.prompt_ids, row.output_ids)
-        narrow(adjusted, allowed, banned)
-        token = int(np.argmax(adjusted))
-        if not np.isfinite(adjusted[token]):
+        if is_narrowed:
+            ids = _left(allowed, banned, len(adjusted))
+            adjusted = adjusted[ids]
+        token = int(np.argmax(adjusted)) if len(adjusted) else 0
+        if not len(adjusted) or not np.isfinite(adjusted[token]):
             raise GuidedError("what the request allows leaves no token to choose")
     if not is_greedy:
         number = uniform(sampling.seed, row.choice, num_output)
         token = draw(adjusted, float(adjusted[token]), sampling, number)
+    if ids is not None:
+        token = int(ids[token])
     if sampling.logprobs == NO_LOGPROBS:
         return Sampled(token, None)
     return Sampled(token, token_logprob(logits[row.logits_row], token, sampling.logprobs))
+
+
+def _left(allowed: Bools | None, banned: Collection[int], vocab_size: int) -> Ids:
+    """Ids that may be chosen, in order: the others aren't looked at, which are nearly all inside JSON's own signs."""
+    left = np.ones(vocab_size, np.bool_) if allowed is None else allowed
+    names = [token for token in banned if token < vocab_size]
+    if names:
+        left = left.copy()
+        left[names] = False
+    return np.flatnonzero(left)
 
 
 def _allowed(row: Row, vocab_size: int) -> Bools | None:
