@@ -27,6 +27,10 @@ Doubles = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 
 
+FEW = 8
+"""Where less than one id of so many may be chosen, those alone are looked at."""
+
+
 class SamplingError(EngineError):
     """Logits from which no token can be chosen: not a number, or nothing but minus infinity."""
 
@@ -86,34 +90,61 @@ def _sample_row(logits: Floats, likeliest: int, row: Row) -> Sampled:
     is_narrowed = bool(banned) or allowed is not None
     is_greedy = not sampling.temperature > 0 or sampling.top_k == 1
     token, adjusted = likeliest, logits[row.logits_row]
-    ids: Ids | None = None
-    if shifts_logits(sampling, num_output) or is_out or (is_narrowed and not is_greedy):
+    is_shifted = shifts_logits(sampling, num_output)
+    if is_shifted:
         adjusted = adjusted.copy()
         adjust_logits(adjusted, sampling, row.prompt_ids, row.output_ids)
-        if is_narrowed:
-            ids = _left(allowed, banned, len(adjusted))
-            adjusted = adjusted[ids]
-        token = int(np.argmax(adjusted)) if len(adjusted) else 0
-        if not len(adjusted) or not np.isfinite(adjusted[token]):
-            raise GuidedError("what the request allows leaves no token to choose")
+    if is_narrowed and (is_shifted or is_out or not is_greedy):
+        left = _without(allowed, banned, len(adjusted))
+        best = -1 if is_out or is_shifted else likeliest
+        return _told(logits, _choose_among(left, adjusted, row, best), row)
+    if is_shifted:
+        token = int(np.argmax(adjusted))
+        if not np.isfinite(adjusted[token]):
+            raise GuidedError("bias and penalties leave no token to choose")
     if not is_greedy:
         number = uniform(sampling.seed, row.choice, num_output)
         token = draw(adjusted, float(adjusted[token]), sampling, number)
-    if ids is not None:
-        token = int(ids[token])
-    if sampling.logprobs == NO_LOGPROBS:
+    return _told(logits, token, row)
+
+
+def _told(logits: Floats, token: int, row: Row) -> Sampled:
+    """What is said of a chosen token."""
+    if row.sampling.logprobs == NO_LOGPROBS:
         return Sampled(token, None)
-    return Sampled(token, token_logprob(logits[row.logits_row], token, sampling.logprobs))
+    return Sampled(token, token_logprob(logits[row.logits_row], token, row.sampling.logprobs))
 
 
-def _left(allowed: Bools | None, banned: Collection[int], vocab_size: int) -> Ids:
-    """Ids that may be chosen, in order: the others aren't looked at, which are nearly all inside JSON's own signs."""
-    left = np.ones(vocab_size, np.bool_) if allowed is None else allowed
+def _choose_among(allowed: Bools, adjusted: Floats, row: Row, likeliest: int) -> int:
+    """A token of those ``allowed``, of which ``likeliest`` has the highest logit if it isn't -1.
+
+    Where they are few, as between JSON's signs, the others aren't looked at.
+    """
+    sampling = row.sampling
+    ids: Ids | None = None
+    if np.count_nonzero(allowed) < len(allowed) // FEW:
+        ids = np.flatnonzero(allowed)
+        adjusted, left = adjusted[ids], None
+        token = int(np.argmax(adjusted)) if len(ids) else -1
+    else:
+        left = allowed
+        token = likeliest if likeliest >= 0 else int(np.argmax(np.where(allowed, adjusted, -np.inf)))
+    if token < 0 or not allowed[token if ids is None else ids[token]] or not np.isfinite(adjusted[token]):
+        raise GuidedError("what the request allows leaves no token to choose")
+    if sampling.temperature > 0 and sampling.top_k != 1:
+        number = uniform(sampling.seed, row.choice, len(row.output_ids))
+        token = draw(adjusted, float(adjusted[token]), sampling, number, left)
+    return token if ids is None else int(ids[token])
+
+
+def _without(allowed: Bools | None, banned: Collection[int], vocab_size: int) -> Bools:
+    """What is allowed (None: all are) and not banned, ``[vocab]``."""
     names = [token for token in banned if token < vocab_size]
-    if names:
-        left = left.copy()
-        left[names] = False
-    return np.flatnonzero(left)
+    if allowed is not None and not names:
+        return allowed
+    left = np.ones(vocab_size, np.bool_) if allowed is None else allowed.copy()
+    left[names] = False
+    return left
 
 
 def _allowed(row: Row, vocab_size: int) -> Bools | None:
@@ -138,8 +169,10 @@ def _listed(ids: tuple[int, ...], vocab_size: int) -> Bools:
     return listed
 
 
-def draw(logits: Floats, peak: float, sampling: Sampling, number: float) -> int:
+def draw(logits: Floats, peak: float, sampling: Sampling, number: float, allowed: Bools | None = None) -> int:
     """Draw from one row ``[vocab]`` whose maximum is ``peak``, with ``number`` in (0, 1]. All in float64.
+
+    Of the ``allowed`` ids ``[vocab]`` alone, whose maximum ``peak`` then is; None for all.
 
     1. Weights are ``exp((logit - peak) / temperature)``.
     2. Order ids by weight, highest first, equal ones by id. top_k keeps the first k; top_p of those the
@@ -149,7 +182,10 @@ def draw(logits: Floats, peak: float, sampling: Sampling, number: float) -> int:
        ``number`` times the last sum.
     """
     with np.errstate(over="ignore"):  # by a temperature near 0: minus infinity, and no weight
-        weights = np.exp((logits.astype(np.float64) - peak) / sampling.temperature)
+        powers = (logits.astype(np.float64) - peak) / sampling.temperature
+        weights = np.exp(powers if allowed is None else np.minimum(powers, 0.0))
+    if allowed is not None:
+        weights *= allowed
     kept: Ids | None = None
     if 0 < sampling.top_k < len(weights):
         kept = highest(weights, sampling.top_k)
