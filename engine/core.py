@@ -29,10 +29,10 @@ from engine.batcher import Work, build_batch
 from engine.block_pool import BlockPool
 from engine.book import Book
 from engine.errors import BrokenPromise
-from engine.guidance import BAD_REQUEST, Guidance
+from engine.guidance import Guidance
 from engine.guide import GrammarError
 from engine.guides import Guides
-from engine.intake import NEVER_FITS, Intake
+from engine.intake import BAD_REQUEST, NEVER_FITS, Intake
 from engine.kv_cache import copy_block
 from engine.landing import Arrivals
 from engine.layout import BLOCK_SIZE

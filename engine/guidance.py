@@ -9,12 +9,10 @@ from engine.api import Broken, Result
 from engine.book import Book
 from engine.guide import GrammarError, Guide
 from engine.guides import Guides
+from engine.intake import BAD_REQUEST, MISMATCH
 from engine.request import Request
 
 log = logging.getLogger("engine")
-
-BAD_REQUEST, MISMATCH = "bad_request", "mismatch"
-"""Codes of ``protocol.errors``, which the engine may not import."""
 
 
 class NoGuidesError(GrammarError):

@@ -12,7 +12,7 @@ from engine.settings import EngineSettings
 from protocol.block_hash import root_hash
 from protocol.sampling import LAST, MEAN
 
-BAD_REQUEST, TOO_LONG = "bad_request", "context_length_exceeded"
+BAD_REQUEST, MISMATCH, TOO_LONG = "bad_request", "mismatch", "context_length_exceeded"
 FIRST_ATTEMPT = 1
 NEVER_FITS, NO_SPACE = "never_fits", "no_space"
 """Codes of ``protocol.errors``, which the engine may not import."""

@@ -8,7 +8,7 @@ from engine.api import Computed, Embedded, NewTokens, Released, Result
 from engine.book import Book
 from engine.layout import BLOCK_SIZE
 from engine.pooling import vector_of
-from engine.request import Choice, Task
+from engine.request import Choice, Request, Task
 from engine.sampler import Sampled
 from engine.sequence import blocks_for
 
@@ -63,22 +63,18 @@ class Progress:
             logprobs = tuple(each.logprob for each in scored if each.logprob is not None)
             ids = tuple(each.token_id for each in scored)
             results.append(NewTokens(request.key, choice.number, index, ids, logprobs, reason, -1, 0))
-        if not task.sequence.num_left and not choice.ended:
-            if self._book.end_choice(request, choice):
-                results.append(Released(request.key))
-            elif task.age in self._book.tasks:
-                self._book.retire(task)
-        return results
+        return results if task.sequence.num_left else results + self._end(request, choice)
 
     def _embed(self, task: Task) -> list[Result]:
         """Tell the vector once all is computed; the request is over with it."""
         if task.sequence.num_left:
             return []
         request, [choice] = task.request, task.request.choices
-        results: list[Result] = [Embedded(request.key, vector_of(task), request.num_cached_tokens)]
-        if self._book.end_choice(request, choice):
-            results.append(Released(request.key))
-        return results
+        return [Embedded(request.key, vector_of(task), request.num_cached_tokens), *self._end(request, choice)]
+
+    def _end(self, request: Request, choice: Choice) -> list[Result]:
+        """The only choice of a request is over."""
+        return [Released(request.key)] if self._book.end_choice(request, choice) else []
 
     def report(self, task: Task) -> list[Result]:
         """What of a hand-over's task is final and not reported yet, in whole blocks until its end."""

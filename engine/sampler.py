@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -87,25 +88,15 @@ def _sample_row(logits: Floats, likeliest: int, row: Row) -> Sampled:
     banned = banned_ids(sampling, row.output_ids)
     allowed = _allowed(row, logits.shape[1])
     is_out = likeliest in banned or (allowed is not None and not allowed[likeliest])
-    is_narrowed = bool(banned) or allowed is not None
-    is_greedy = not sampling.temperature > 0 or sampling.top_k == 1
-    token, adjusted = likeliest, logits[row.logits_row]
-    is_shifted = shifts_logits(sampling, num_output)
-    if is_shifted:
-        adjusted = adjusted.copy()
+    adjusted, best = logits[row.logits_row], -1 if is_out else likeliest
+    if shifts_logits(sampling, num_output):
+        adjusted, best = adjusted.copy(), -1
         adjust_logits(adjusted, sampling, row.prompt_ids, row.output_ids)
-    if is_narrowed and (is_shifted or is_out or not is_greedy):
-        left = _without(allowed, banned, len(adjusted))
-        best = -1 if is_out or is_shifted else likeliest
-        return _told(logits, _choose_among(left, adjusted, row, best), row)
-    if is_shifted:
-        token = int(np.argmax(adjusted))
-        if not np.isfinite(adjusted[token]):
-            raise GuidedError("bias and penalties leave no token to choose")
-    if not is_greedy:
-        number = uniform(sampling.seed, row.choice, num_output)
-        token = draw(adjusted, float(adjusted[token]), sampling, number)
-    return _told(logits, token, row)
+    is_greedy = not sampling.temperature > 0 or sampling.top_k == 1
+    if best >= 0 and is_greedy:
+        return _told(logits, best, row)
+    left = _without(allowed, banned, len(adjusted))
+    return _told(logits, _choose(adjusted, left, row, best), row)
 
 
 def _told(logits: Floats, token: int, row: Row) -> Sampled:
@@ -115,32 +106,33 @@ def _told(logits: Floats, token: int, row: Row) -> Sampled:
     return Sampled(token, token_logprob(logits[row.logits_row], token, row.sampling.logprobs))
 
 
-def _choose_among(allowed: Bools, adjusted: Floats, row: Row, likeliest: int) -> int:
-    """A token of those ``allowed``, of which ``likeliest`` has the highest logit if it isn't -1.
+def _choose(adjusted: Floats, left: Bools | None, row: Row, best: int) -> int:
+    """A token of those ``left`` (None: all are), of which ``best`` has the highest logit if it isn't -1.
 
     Where they are few, as between JSON's signs, the others aren't looked at.
     """
+    if left is not None and np.count_nonzero(left) < len(left) // FEW:
+        ids = np.flatnonzero(left)
+        return int(ids[_choose(adjusted[ids], None, row, -1)]) if len(ids) else _none_left()
+    if best < 0:
+        best = int(np.argmax(adjusted if left is None else np.where(left, adjusted, -np.inf)))
+        if not np.isfinite(adjusted[best]) or (left is not None and not left[best]):
+            _none_left()
     sampling = row.sampling
-    ids: Ids | None = None
-    if np.count_nonzero(allowed) < len(allowed) // FEW:
-        ids = np.flatnonzero(allowed)
-        adjusted, left = adjusted[ids], None
-        token = int(np.argmax(adjusted)) if len(ids) else -1
-    else:
-        left = allowed
-        token = likeliest if likeliest >= 0 else int(np.argmax(np.where(allowed, adjusted, -np.inf)))
-    if token < 0 or not allowed[token if ids is None else ids[token]] or not np.isfinite(adjusted[token]):
-        raise GuidedError("what the request allows leaves no token to choose")
-    if sampling.temperature > 0 and sampling.top_k != 1:
-        number = uniform(sampling.seed, row.choice, len(row.output_ids))
-        token = draw(adjusted, float(adjusted[token]), sampling, number, left)
-    return token if ids is None else int(ids[token])
+    if not sampling.temperature > 0 or sampling.top_k == 1:
+        return best
+    number = uniform(sampling.seed, row.choice, len(row.output_ids))
+    return draw(adjusted, float(adjusted[best]), sampling, number, left)
 
 
-def _without(allowed: Bools | None, banned: Collection[int], vocab_size: int) -> Bools:
-    """What is allowed (None: all are) and not banned, ``[vocab]``."""
+def _none_left() -> NoReturn:
+    raise GuidedError("what the request allows leaves no token to choose")
+
+
+def _without(allowed: Bools | None, banned: Collection[int], vocab_size: int) -> Bools | None:
+    """What is allowed and not banned, ``[vocab]``; None for all."""
     names = [token for token in banned if token < vocab_size]
-    if allowed is not None and not names:
+    if not names:
         return allowed
     left = np.ones(vocab_size, np.bool_) if allowed is None else allowed.copy()
     left[names] = False

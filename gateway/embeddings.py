@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import struct
 import time
 from typing import Annotated, Literal
 
@@ -24,7 +25,6 @@ from gateway.served_model import ServedModel
 from gateway.services import Services
 from gateway.truncation import cut, is_cut
 from gateway.updates import updates_of
-from gateway.vectors import floats_of
 from protocol.sampling import Sampling
 
 MAX_INPUTS = 2048
@@ -144,7 +144,11 @@ class _Embedding:
 
 def _answer(body: EmbeddingBody, model: str, vectors: list[bytes], num_tokens: int) -> str:
     def written(vector: bytes) -> str | list[float]:
-        return base64.b64encode(vector).decode() if body.encoding_format == "base64" else floats_of(vector)
+        return (
+            base64.b64encode(vector).decode()
+            if body.encoding_format == "base64"
+            else list(struct.unpack(f"<{len(vector) // 4}f", vector))
+        )
 
     data = [{"object": "embedding", "index": i, "embedding": written(vector)} for i, vector in enumerate(vectors)]
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}

@@ -1,4 +1,4 @@
-"""Bodies of other routes that become chats: what is refused by name, and errors under the names of their own fields."""
+"""Bodies of other routes that become chats: errors under the names of their own fields."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,20 +11,6 @@ def unsupported(where: str, what: str) -> GatewayError:
     return GatewayError(
         400, f"{where}: {what} aren't supported by this server", code="unsupported_parameter", param=where
     )
-
-
-def refuse_fields(fields: Mapping[str, object], neutral: Mapping[str, tuple[object, ...]]) -> None:
-    """Raise ``GatewayError`` (400, ``unsupported_parameter``) if a field asks for more than its neutral values do.
-
-    Null, false, and what is empty ask for nothing.
-    """
-    for name, values in neutral.items():
-        value = fields.get(name)
-        if value is None or value is False or value in ("", [], {}) or value in values:
-            continue
-        raise GatewayError(
-            400, f"{name} isn't supported by this server; leave it out", code="unsupported_parameter", param=name
-        )
 
 
 @contextmanager

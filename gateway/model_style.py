@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gateway.tokenizer import TextTokenizer
 from gateway.tool_calls.formats import (
@@ -27,12 +28,7 @@ class ModelStyle:
 
     def special_ids(self, tokenizer: TextTokenizer) -> Mapping[str, int]:
         """Markers that are special tokens, with their ids: as text they would be left out."""
-        found: dict[str, int] = {}
-        for marker in (*TOOL_MARKERS[self.tools.name], *(self.reasoning or ())):
-            token_id = tokenizer.token_id(marker)
-            if token_id is not None and tokenizer.is_special(token_id):
-                found[marker] = token_id
-        return found
+        return _special_ids(tokenizer, (*TOOL_MARKERS[self.tools.name], *(self.reasoning or ())))
 
     def starts_inside(self, prompt: str) -> bool:
         """Whether a prompt ends in the beginning of reasoning."""
@@ -58,3 +54,10 @@ def model_style(template: str | None, tool_parser: str = AUTO, reasoning_parser:
     else:
         reasoning = REASONING_MARKERS.get(reasoning_parser)
     return ModelStyle(tools, reasoning)
+
+
+@lru_cache(maxsize=8)
+def _special_ids(tokenizer: TextTokenizer, markers: tuple[str, ...]) -> Mapping[str, int]:
+    """Looked up once for a model: each chat asks."""
+    found = {marker: tokenizer.token_id(marker) for marker in markers}
+    return {marker: each for marker, each in found.items() if each is not None and tokenizer.is_special(each)}

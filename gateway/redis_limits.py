@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 import redis.asyncio
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from gateway.limits import (
     LEASE_S,
@@ -21,6 +20,7 @@ from gateway.limits import (
     StoreBusyError,
     Verdict,
 )
+from runtime.redis_client import RedisScript
 
 PREFIX = "kvferry:limits:"
 CALL_TIMEOUT_S = 0.1
@@ -38,7 +38,8 @@ _TRIAL = "-"
 MAX_CALLS = 4
 """Calls on their way at once, each on a connection of its own: some thousand calls a second."""
 
-_SCRIPT = f"""
+_SCRIPT = RedisScript(
+    f"""
 local minute, slack, most = {MINUTE_MS:.0f}, {SLACK_MS}, {MAX_DEBT_MS:.0f}
 local op, request_ms, token_ms, concurrency = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease_ms, num_tokens = tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -90,10 +91,9 @@ elseif op == 'renew' then
 end
 return verdict('', 0)
 """
+)
 """The generic cell rate algorithm, on the server's clock. ``requests`` and ``tokens`` are debts in milliseconds;
 stored is when they end. Slots are a sorted set of leases by their end."""
-
-_DIGEST = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 
 class RedisLimits:
@@ -156,7 +156,7 @@ class RedisLimits:
         try:
             with _bounded_errors():
                 async with asyncio.timeout(self._timeout_s):
-                    return _verdict(await self._evaluate([*keys, *map(str, words)]))
+                    return _verdict(await _SCRIPT.run(self._client, keys, [*map(str, words)]))
         finally:
             self._calls.release()
 
@@ -166,12 +166,6 @@ class RedisLimits:
                 await self._calls.acquire()
         except TimeoutError as error:
             raise StoreBusyError("too many calls at once") from error
-
-    async def _evaluate(self, words: list[str]) -> object:
-        try:
-            return await self._client.evalsha(_DIGEST, 2, *words)
-        except NoScriptError:
-            return await self._client.eval(_SCRIPT, 2, *words)
 
 
 @contextmanager

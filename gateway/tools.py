@@ -1,5 +1,6 @@
 """A chat's tools: the fields that offer them, and what is to become of them."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -117,7 +118,7 @@ def _named(choice: object, tools: list[Tool]) -> FunctionSpec:
 
 
 def _check_names(tools: list[Tool]) -> None:
-    names = [tool.function.name for tool in tools]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    counts = Counter(tool.function.name for tool in tools)
+    twice = next((name for name, count in counts.items() if count > 1), None)
     if twice is not None:
         raise invalid("tools", f"two are named {twice!r}")

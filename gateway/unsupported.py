@@ -59,17 +59,24 @@ def _refuse(names: tuple[str, ...], fields: Mapping[str, object], why: str) -> N
 
 
 def refuse_unsupported(fields: Mapping[str, object]) -> None:
-    """Raise ``GatewayError`` (400, ``unsupported_parameter``) if a field asks for more."""
-    for name, neutral in _NEUTRAL.items():
+    """Raise ``GatewayError`` (400, ``unsupported_parameter``) if a field of OpenAI's own routes asks for more."""
+    refuse_fields({name: value for name, value in fields.items() if not _switched_off(name, fields)}, _NEUTRAL)
+
+
+def refuse_fields(fields: Mapping[str, object], neutral: Mapping[str, tuple[object, ...]]) -> None:
+    """Raise ``GatewayError`` (400, ``unsupported_parameter``) if a field asks for more than its neutral values do.
+
+    Null, false, and what is empty ask for nothing.
+    """
+    for name, values in neutral.items():
         value = fields.get(name)
-        if _is_empty(value) or value in neutral or _switched_off(name, fields):
-            continue
-        raise GatewayError(
-            400,
-            f"{name} isn't supported by this server; leave it out",
-            code="unsupported_parameter",
-            param=name,
-        )
+        if not _is_empty(value) and value not in values:
+            raise GatewayError(
+                400,
+                f"{name} isn't supported by this server; leave it out",
+                code="unsupported_parameter",
+                param=name,
+            )
 
 
 def _is_empty(value: object) -> bool:

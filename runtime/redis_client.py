@@ -1,10 +1,12 @@
 """A client of Redis or Valkey, whose line is verified when it is encrypted."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import redis.asyncio
 from redis.asyncio.connection import SSLConnection
+from redis.exceptions import NoScriptError
 
 from runtime.redis_address import RedisAddress
 from runtime.tls import NO_TLS_FILES, TlsFiles
@@ -43,3 +45,19 @@ class _VerifiedConnection(SSLConnection):
 
     def _connection_arguments(self) -> Mapping[str, Any]:
         return {**super()._connection_arguments(), "ssl": self._tls.context()}
+
+
+class RedisScript:
+    """A script that runs on the server, sent by its digest where that knows it already."""
+
+    def __init__(self, text: str) -> None:
+        """Needs no more than EVAL and EVALSHA."""
+        self._text = text
+        self._digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    async def run(self, client: redis.asyncio.Redis, keys: Sequence[str], words: Sequence[str | bytes]) -> object:
+        """What it returns. Raises what the client does."""
+        try:
+            return await client.evalsha(self._digest, len(keys), *keys, *words)
+        except NoScriptError:
+            return await client.eval(self._text, len(keys), *keys, *words)

@@ -13,11 +13,12 @@ from gateway.blocks import Blocks
 from gateway.body import parse, read_fields
 from gateway.chat import plan_chat
 from gateway.chat_prompt import chat_prompt
-from gateway.foreign_fields import refuse_fields, renamed
+from gateway.foreign_fields import renamed
 from gateway.known_fields import refuse_unknown
 from gateway.requests import ChatBody, check_model
 from gateway.services import Services
 from gateway.tools import tool_use
+from gateway.unsupported import refuse_fields
 
 
 async def prepare_message(fields: Mapping[str, object], services: Services, label: str) -> Prepared:

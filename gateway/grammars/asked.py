@@ -51,10 +51,8 @@ class StructuredFields(Body):
 
 
 def asks_for_form(fields: StructuredFields) -> bool:
-    """Whether any field asks for one."""
-    wanted = fields.response_format is not None and fields.response_format.type != "text"
-    names = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
-    return wanted or any(getattr(fields, name) is not None for name in names)
+    """Whether any field asks for one. Raises ``GatewayError`` (400) for a format that lacks its schema."""
+    return bool(_asked(fields))
 
 
 def grammar_of(fields: StructuredFields) -> tuple[str, str]:
@@ -62,7 +60,7 @@ def grammar_of(fields: StructuredFields) -> tuple[str, str]:
 
     Raises ``GatewayError`` (400): two at once, or one that can't be read.
     """
-    asked = {name: value for name, value in _asked(fields).items() if value is not None}
+    asked = _asked(fields)
     if len(asked) > 1:
         first, second = list(asked)[:2]
         raise invalid(second, f"only one kind of structured output at a time, and {first} is there already")
@@ -79,20 +77,17 @@ def refused(param: str, error: GrammarRefused) -> GatewayError:
     return invalid(param, str(error), code="unsupported_schema")
 
 
-def _asked(fields: StructuredFields) -> Mapping[str, tuple[str, object] | None]:
-    found: dict[str, tuple[str, object] | None] = {"response_format": _of_format(fields.response_format)}
-    outputs = fields.structured_outputs or StructuredOutputs()
-    for kind, value in (
-        ("json", outputs.json_),
-        ("regex", outputs.regex),
-        ("choice", outputs.choice),
-        ("grammar", outputs.grammar),
-    ):
-        found[f"structured_outputs.{kind}"] = _pair(kind, value)
+def _asked(fields: StructuredFields) -> Mapping[str, tuple[str, object]]:
+    """(kind, value) by the name of each field that asks for a form."""
+    outputs = fields.structured_outputs
+    found = {"response_format": _of_format(fields.response_format)}
+    for kind in ("json", "regex", "choice", "grammar"):
+        own = None if outputs is None else getattr(outputs, "json_" if kind == "json" else kind)
+        found[f"structured_outputs.{kind}"] = _pair(kind, own)
         found[f"guided_{kind}"] = _pair(kind, getattr(fields, f"guided_{kind}"))
-    if outputs.json_object:
+    if outputs is not None and outputs.json_object:
         found["structured_outputs.json_object"] = ("json", building.ANY_OBJECT)
-    return found
+    return {name: asked for name, asked in found.items() if asked is not None}
 
 
 def _pair(kind: str, value: object) -> tuple[str, object] | None:

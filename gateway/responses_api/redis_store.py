@@ -1,13 +1,13 @@
 """Where responses are kept for a while, for all gateways: in Redis or Valkey."""
 
 import asyncio
-import hashlib
 import time
 
 import redis.asyncio
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from gateway.responses_api.store import DEFAULT_MAX_BYTES, DEFAULT_TTL_S, LEASE_S, StoreAway
+from runtime.redis_client import RedisScript
 
 PREFIX = "kvferry:responses:"
 CALL_TIMEOUT_S = 1.0
@@ -22,7 +22,8 @@ MAX_CALLS = 4
 _EVICTED_AT_ONCE = 256
 """Ended entries that one call clears away: it holds up the server's other clients for so long."""
 
-_SCRIPT = f"""
+_SCRIPT = RedisScript(
+    f"""
 local entries, ends, leases, totals = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local op, key, span_ms, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = redis.call('TIME')
@@ -76,11 +77,10 @@ redis.call('ZADD', leases, now + span_ms, key)
 redis.call('PEXPIRE', leases, most)
 return 1
 """
+)
 """``span_ms`` is how long an entry or a lease lasts, ``most`` bytes of all entries, or how long the leases' key stays.
 Entries are a hash, ends and leases sorted sets by their end on the server's clock, all of it gone after ``span_ms`` in
 which nothing was kept."""
-
-_DIGEST = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 
 class RedisStore:
@@ -150,16 +150,10 @@ class RedisStore:
             raise StoreAway("it didn't answer a moment ago")
         try:
             async with asyncio.timeout(self._timeout_s), self._calls:
-                return await self._evaluate([*self._keys, op, key, str(span_ms), str(most), entry])
+                return await _SCRIPT.run(self._client, self._keys, [op, key, str(span_ms), str(most), entry])
         except (RedisError, OSError, TimeoutError) as error:
             self._away_until = time.monotonic() + RETRY_S
             raise StoreAway(_told(error)) from error
-
-    async def _evaluate(self, words: list[str | bytes]) -> object:
-        try:
-            return await self._client.evalsha(_DIGEST, len(self._keys), *words)
-        except NoScriptError:
-            return await self._client.eval(_SCRIPT, len(self._keys), *words)
 
 
 def _told(error: Exception) -> str:

@@ -11,7 +11,7 @@ from gateway.answer import Json, Prepared
 from gateway.blocks import Blocks
 from gateway.body import invalid, parse
 from gateway.chat import plan_chat
-from gateway.foreign_fields import refuse_fields, renamed, unsupported
+from gateway.foreign_fields import renamed, unsupported
 from gateway.generate import generate
 from gateway.known_fields import refuse_unknown
 from gateway.responses_api.answer import ResponseAnswer
@@ -23,6 +23,7 @@ from gateway.responses_api.items import input_items
 from gateway.responses_api.shelf import Kept
 from gateway.run import Run
 from gateway.services import Services
+from gateway.unsupported import refuse_fields
 
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 """Items in one page of a list."""
