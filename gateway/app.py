@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from gateway.access_log import record_of
 from gateway.anthropic_api.body import CountBody, MessagesBody
@@ -14,6 +15,7 @@ from gateway.body_schema import body_of
 from gateway.chat import prepare_chat
 from gateway.completions import prepare_completion
 from gateway.description import ANSWERS, ERRORS, NOT_READY, OTHER_ERRORS, PAGE
+from gateway.direct_routes import DirectRoutes, direct_endpoints, refusal
 from gateway.embeddings import EmbeddingBody, embed
 from gateway.errors import GatewayError
 from gateway.front import Front
@@ -38,6 +40,19 @@ from gateway.tokenize import DetokenizeBody, TokenizeChat, TokenizeText, detoken
 from runtime.metrics import CONTENT_TYPE, Metrics
 
 
+class App(FastAPI):
+    """All routes, behind ``Front``."""
+
+    def serve_behind(self, keys: KeyRing, services: Services) -> None:
+        """Once all routes were added: let requests in whose key is one of ``keys``."""
+        self.services = services
+        self._front = Front(DirectRoutes(direct_endpoints(self), super().__call__), keys, services)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        await self._front(scope, receive, send)
+
+
 def create_app(
     dispatcher: Dispatcher,
     model: ServedModel,
@@ -47,7 +62,7 @@ def create_app(
     limiter: Limiter | None = None,
     grammars: Grammars | None = None,
     background: Background | None = None,
-) -> FastAPI:
+) -> App:
     """Return an app for one event loop; /metrics shows the whole registry of ``metrics``.
 
     Without ``keys``, those of ``settings`` open it. Without a ``limiter`` it judges limited keys alone. What checks
@@ -63,7 +78,7 @@ def create_app(
         grammars or GrammarCheck(),
     )
     services.metrics.watch_limits(lambda: services.limiter.alone)
-    app = FastAPI(
+    app = App(
         title="KVFerry",
         version=_version(),
         docs_url=None,
@@ -80,7 +95,7 @@ def create_app(
     _add_embeddings(app, services)
     _add_models(app, services)
     _add_probes(app, services)
-    app.add_middleware(Front, keys=KeyRing(settings.api_keys) if keys is None else keys, services=services)
+    app.serve_behind(KeyRing(settings.api_keys) if keys is None else keys, services)
     return app
 
 
@@ -234,9 +249,7 @@ def _probe(body: dict[str, Any], *, ok: bool) -> Response:
 
 async def _gateway_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, GatewayError)
-    record = record_of(request.scope)
-    record.error_code = error.code or str(error.status)
-    return error_response(error, request.scope)
+    return refusal(error, request.scope)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

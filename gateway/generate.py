@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gateway.access_log import record_of
-from gateway.answer import Prepare, whole
+from gateway.answer import Answer, Json, Prepare, Prepared, whole
 from gateway.body import read_fields
 from gateway.deadline import deadline_ms, is_hurried
 from gateway.disconnect import until_gone
@@ -35,19 +35,20 @@ async def generate(request: Request, services: Services, prepare: Prepare) -> Re
     if prepared.aside is not None:
         return JSONResponse(await prepared.aside(record, within_ms))
     run = Run(prepared.job, services.folder_model.tokenizer, record, services.metrics, within_ms)
-    starting = asyncio.ensure_future(run.start(services.dispatcher))
-    hold_s = services.settings.first_byte_hold_s if prepared.stream else None
+    answer = _stream if prepared.stream else _body
+    return await answer(request, services, prepared, run)
+
+
+async def _body(request: Request, services: Services, prepared: Prepared, run: Run) -> Response:
+    """Answer with one body, when all is there."""
+
+    async def work() -> tuple[Answer, Json]:
+        await run.start(services.dispatcher)
+        answer = prepared.answer(run)
+        return answer, await whole(answer)
+
     try:
-        await until_gone(request.receive, _held(starting, hold_s))
-    except BaseException:
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        raise
-    answer = prepared.answer(run)
-    if prepared.stream:
-        return EventStream(answer, services, starting)
-    try:
-        body = await until_gone(request.receive, whole(answer))
+        answer, body = await until_gone(request.receive, work())
     finally:
         run.close("client disconnected")
     if not run.scores.of_prompts:
@@ -55,7 +56,19 @@ async def generate(request: Request, services: Services, prepare: Prepare) -> Re
     return await asyncio.to_thread(JSONResponse, body, headers=answer.headers())
 
 
-async def _held(starting: asyncio.Future[None], hold_s: float | None) -> None:
+async def _stream(request: Request, services: Services, prepared: Prepared, run: Run) -> Response:
+    """Answer with a stream, when its first token is there or was waited for long enough."""
+    starting = asyncio.ensure_future(run.start(services.dispatcher))
+    try:
+        await until_gone(request.receive, _held(starting, services.settings.first_byte_hold_s))
+    except BaseException:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        raise
+    return EventStream(prepared.answer(run), services, starting)
+
+
+async def _held(starting: asyncio.Future[None], hold_s: float) -> None:
     """Wait for the first token, but no longer than ``hold_s`` seconds. Raises what went wrong before it."""
     await asyncio.wait((starting,), timeout=hold_s)
     if starting.done():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -76,6 +77,7 @@ def run(settings: GatewaySettings) -> int:
         log.error("keys_refused", file=settings.keys_file, reason=str(error))
         return BAD_SETTINGS
     make_room(settings.max_connections)
+    gc.freeze()  # what has been loaded stays: looked through again and again, it would halt all streams meanwhile
 
     async def serve(stop: asyncio.Event) -> int:
         return await _serve(settings, model, keys, new_peer(gateway_id), listener, stop)

@@ -100,9 +100,10 @@ class Run:
             if not job.sampling.max_tokens:
                 self._end_without_tokens()
                 return
-            async with asyncio.TaskGroup() as group:
-                for number in range(len(job.prompts)):
-                    group.create_task(self._submit(dispatcher, number))
+            if len(job.prompts) == 1:
+                await self._submit(dispatcher, 0)
+            else:
+                await self._submit_all(dispatcher)
             await self._news.wait()
             if not self._ready:
                 self._raise_failure()
@@ -156,6 +157,11 @@ class Run:
         for transcript in self._transcripts:
             transcript.finish_reason = "length"
             self._ready.append(Piece(transcript.choice, "", [], 0, "length"))
+
+    async def _submit_all(self, dispatcher: Dispatcher) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(len(self.job.prompts)):
+                group.create_task(self._submit(dispatcher, number))
 
     async def _submit(self, dispatcher: Dispatcher, number: int) -> None:
         job = self.job

@@ -9,10 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from gateway import limiter
-from gateway.app import create_app
+from gateway.app import App, create_app
 from gateway.errors import from_code
 from gateway.generation import Update
 from gateway.http_settings import HttpSettings
@@ -189,18 +188,18 @@ def test_tokens_that_are_not_there_are_refused_before_any_worker_hears_of_it() -
     run(work())
 
 
-def app_with(script: Sequence[Step], **limits: int) -> FastAPI:
+def app_with(script: Sequence[Step], **limits: int) -> App:
     """For several calls at once."""
     return create_app(ScriptedDispatcher(script), small_model(), SETTINGS, None, Ring(**limits))
 
 
-def dispatcher_of(app: FastAPI) -> ScriptedDispatcher:
-    services = app.user_middleware[0].kwargs["services"]
+def dispatcher_of(app: App) -> ScriptedDispatcher:
+    services = app.services
     assert isinstance(services.dispatcher, ScriptedDispatcher)
     return services.dispatcher
 
 
-def call(app: FastAPI, path: str = COMPLETIONS, **fields: Any) -> Call:
+def call(app: App, path: str = COMPLETIONS, **fields: Any) -> Call:
     headers = {"authorization": f"Bearer {SECRET}"}
     return Call(app, "POST", path, json.dumps({"messages": HELLO, **fields}).encode(), headers)
 
