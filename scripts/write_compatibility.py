@@ -54,7 +54,8 @@ ADVICE = """
   (`finish_reason` `length`) isn't a value of the schema.
 - Leaving a stream: use `with`, or call `close()` of what streams; LiteLLM's runs on without. LlamaIndex keeps streams
   in cycles: the request ends when Python collects them (`gc.collect()`), not by `close()`.
-- LiteLLM and LangChain tell a prompt that is too long by the words of the message, which are OpenAI's here.
+- LiteLLM and LangChain tell a prompt that is too long by the words of the message, which are OpenAI's here, and after
+  these Anthropic's, whose numbers its clients read (`prompt is too long: 9 tokens > 8 maximum`).
   LiteLLM's errors have no `code`. Instructor wraps errors in `InstructorRetryException`; the client's own is a cause.
 - Instructor's `Iterable[A | B]` with `Mode.PARALLEL_TOOLS` leaves it to the model whether to call (`auto`);
   `extra_body={"tool_choice": "required"}` makes it.

@@ -95,6 +95,14 @@ class NamedFunction(Body):
     name: FunctionName
 
 
+class AllowedFunctions(Body):
+    """``tool_choice`` that leaves some of ``tools`` out."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedFunction], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
+
+
 class ResponsesBody(SamplingFields):
     """POST /v1/responses. ``input``, ``tools`` and ``tool_choice`` are checked apart."""
 
