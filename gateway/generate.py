@@ -33,7 +33,7 @@ async def generate(request: Request, services: Services, prepare: Prepare) -> Re
     record.num_prompt_tokens = prepared.job.num_prompt_tokens
     await services.reserve(record, prepared.job)
     if prepared.aside is not None:
-        return JSONResponse(await prepared.aside(record, within_ms))
+        return await prepared.aside(record, within_ms)
     run = Run(prepared.job, services.folder_model.tokenizer, record, services.metrics, within_ms)
     starting = asyncio.ensure_future(run.start(services.dispatcher))
     hold_s = services.settings.first_byte_hold_s if prepared.stream else None

@@ -39,9 +39,9 @@ def test_steps_lead_to_the_same_value(raw: bytes) -> None:
     ],
 )
 def test_what_is_no_value_at_once_is_none_in_steps(raw: bytes) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         from_json(raw, allow_inf_nan=False)
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         BodyReader().in_steps(raw)
 
 

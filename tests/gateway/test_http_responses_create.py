@@ -271,7 +271,6 @@ def test_a_long_conversation_is_cut_where_that_is_wanted() -> None:
         ({"conversation": "conv_1"}, "conversation"),
         ({"context_management": [{"type": "compaction"}]}, "context_management"),
         ({"background": True, "store": False}, "background"),
-        ({"background": True, "stream": True}, "background"),
         ({"previous_response_id": "x" * 129}, "previous_response_id"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
