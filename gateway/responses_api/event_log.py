@@ -42,9 +42,9 @@ class EventLog:
         self._key = key
         self._num_parts = 0
         self._num_bytes = 0
-        self._waiting = b""
+        self._waiting = bytearray()
         self._is_cut = False
-        self._unread = b""
+        self._unread = bytearray()
         self._lags = False
         self._over = False
         self._news = asyncio.Event()
@@ -57,7 +57,7 @@ class EventLog:
             self._unread += events
             self._lags = len(self._unread) > MAX_UNREAD_BYTES
         if self._lags:
-            self._unread = b""
+            self._unread.clear()
         self._news.set()
 
     def end(self) -> None:
@@ -73,16 +73,17 @@ class EventLog:
     async def flush(self) -> None:
         """Keep what isn't yet. Raises ``StoreAway``: then it stays for the next time."""
         async with self._writing:
-            while part := self._waiting[:MAX_ENTRY_BYTES]:
+            while part := bytes(self._waiting[:MAX_ENTRY_BYTES]):
                 await self._store.put(part_key(self._key, self._num_parts), part)
                 self._num_parts += 1
-                self._waiting = self._waiting[len(part) :]
+                del self._waiting[: len(part)]
 
     async def live(self) -> AsyncIterator[bytes]:
         """Events as they come, for one reader; they end early if it lags."""
         while not self._lags:
             if self._unread:
-                told, self._unread = self._unread, b""
+                told = bytes(self._unread)
+                self._unread.clear()
                 yield told
             elif self._over:
                 return

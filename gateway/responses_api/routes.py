@@ -50,7 +50,7 @@ class ResponseRoutes:
         """Answer a kept response, or its events from one on."""
         owner, shelf = _owner(request), self._background.shelf
         kept = await shelf.find(owner, response_id)
-        if request.query_params.get("stream", "false").lower() in ("false", "0", ""):
+        if not _is_streamed(request.query_params):
             return JSONResponse(kept.response)
         if not kept.streamed:
             raise invalid("stream", "only responses that were asked for with background and stream true")
@@ -139,6 +139,13 @@ def _page(items: list[Json], query: Mapping[str, str]) -> Json:
         "last_id": ends[1],
         "has_more": len(listed) > len(page),
     }
+
+
+def _is_streamed(query: Mapping[str, str]) -> bool:
+    given = query.get("stream", "").lower()
+    if given not in ("true", "1", "false", "0", ""):
+        raise invalid("stream", "true or false")
+    return given in ("true", "1")
 
 
 def _starting_after(query: Mapping[str, str]) -> int:

@@ -174,6 +174,7 @@ def test_only_a_stream_can_be_had_again_and_only_by_its_owner() -> None:
             for wrong in ("-2", "x", "1.5", "9" * 10, ""):
                 refused = await call("GET", path, params={"stream": "true", "starting_after": wrong})
                 assert error_of(refused, 400)["param"] == "starting_after"
+            assert error_of(await call("GET", path, params={"stream": "maybe"}), 400)["param"] == "stream"
             whole = checked(await call("POST", RESPONSES, json={"input": "hello", "background": True}))
             await desk.done()
             refused = await call("GET", f"{RESPONSES}/{whole['id']}", params={"stream": "true"})
