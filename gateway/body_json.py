@@ -20,16 +20,26 @@ MAX_ASIDE = 16
 MAX_DEPTH = 201
 """Lists and objects within each other, as many as are read at once."""
 
+MAX_OBJECTS = 1 << 17
+"""Of one body; the largest set of tools that may be sent has a fraction of them."""
+
 _MARKS = b",[{"
 
 
 class _Decoder(json.JSONDecoder):
-    """Reads by the library's Python code, ten times slower: compiled code lets no other thread run before its end."""
+    """Reads one text by the library's Python code, ten times slower: compiled code lets no other thread run."""
 
     def __init__(self) -> None:
-        super().__init__(parse_constant=_refuse)
+        super().__init__(object_hook=self._counted, parse_constant=_refuse)
         make: Callable[[json.JSONDecoder], Any] = scanner.py_make_scanner  # type: ignore[attr-defined]
         self.scan_once = make(self)
+        self._num_objects = 0
+
+    def _counted(self, found: dict[str, Any]) -> dict[str, Any]:
+        self._num_objects += 1
+        if self._num_objects > MAX_OBJECTS:
+            raise ValueError(f"more than {MAX_OBJECTS} objects")
+        return found
 
 
 class BodyReader:
@@ -37,7 +47,6 @@ class BodyReader:
 
     def __init__(self) -> None:
         """Its thread starts with the first large body."""
-        self._decoder = _Decoder()
         self._thread = ThreadPoolExecutor(1, "large-body")
         self._num_aside = 0
 
@@ -57,7 +66,7 @@ class BodyReader:
     def in_steps(self, raw: bytes) -> object:
         """Return the same value, giving way to other threads all the while. Raises ``ValueError``."""
         try:
-            value: object = self._decoder.decode(raw.decode())
+            value: object = _Decoder().decode(raw.decode())
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
         _check(value)

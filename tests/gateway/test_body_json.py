@@ -11,7 +11,7 @@ import pytest
 from pydantic_core import from_json
 
 from gateway import body_json
-from gateway.body_json import MAX_ASIDE, MAX_AT_ONCE, MAX_DEPTH, BodyReader, has_many
+from gateway.body_json import MAX_ASIDE, MAX_AT_ONCE, MAX_DEPTH, MAX_OBJECTS, BodyReader, has_many
 from gateway.errors import GatewayError
 from tests.support.http_twin import Api, error_of, run
 from tests.support.scripted_dispatcher import says
@@ -43,6 +43,14 @@ def test_what_is_no_value_at_once_is_none_in_steps(raw: bytes) -> None:
         from_json(raw, allow_inf_nan=False)
     with pytest.raises(ValueError, match=r"."):
         BodyReader().in_steps(raw)
+
+
+def test_objects_without_end_are_refused_before_they_are_all_there() -> None:
+    reader = BodyReader()
+    few = b"[" + b"{}," * (MAX_OBJECTS - 1) + b"{}]"
+    assert reader.in_steps(few) == [{}] * MAX_OBJECTS
+    with pytest.raises(ValueError, match="objects"):
+        reader.in_steps(b"[" + b"{}," * (MAX_OBJECTS + 1))
 
 
 def test_values_are_counted_and_not_bytes() -> None:
