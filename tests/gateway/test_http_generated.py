@@ -50,7 +50,7 @@ def described() -> dict[str, Any]:
         for operation in operations.values():
             for parameter in operation.get("parameters", ()):
                 if parameter["name"] == "response_id":
-                    parameter["schema"] = {"enum": [KEPT, "resp_none"]}
+                    parameter["schema"] = {"anyOf": [{"enum": [KEPT]}, {"type": "string", "minLength": 1}]}
         for schema in bodies(description, path):
             schema["properties"]["model"] = {"enum": ["toy", None, {}]}
     return description
