@@ -36,9 +36,9 @@ class Replay:
 
     async def events(self) -> AsyncIterator[bytes]:
         """Events, until the response has ended. What goes wrong meanwhile is an event."""
-        place, rest = 0, b""
+        place, rest, last = 0, b"", b""
         try:
-            while True:
+            while last not in (END, CUT):
                 part = await self._part(place)
                 if not part:
                     if self._is_quiet:
@@ -46,19 +46,24 @@ class Replay:
                         yield KEEPALIVE
                     await asyncio.sleep(LOOK_S)
                     continue
+                if part in (END, CUT):
+                    last = part
+                    continue
                 place += 1
                 *blocks, rest = (rest + part).split(AFTER)
+                last = blocks[-1] if blocks else b""
                 if told := self._told(blocks):
                     yield told
-                if blocks and blocks[-1] in (END, CUT):
-                    break
-            if blocks[-1] == CUT:
+            if last == CUT:
                 yield self._error(_LOST)
         except GatewayError as error:
             yield self._error(error)
 
     async def _part(self, number: int) -> bytes:
-        """A part; empty if it is still to come. Raises ``GatewayError``: the response is gone, or the store away."""
+        """A part: empty if it is still to come, ``END`` or ``CUT`` alone if it never will.
+
+        Raises ``GatewayError``: the response is gone, or the store away.
+        """
         key = part_key(key_of(self._owner, self._response_id), number)
         store = self._shelf.store
         try:
@@ -69,7 +74,7 @@ class Replay:
                     return b""
                 part = await store.get(key)  # it may have come with the end
                 if part is None:
-                    return (END if kept.response["status"] == "cancelled" else CUT) + AFTER
+                    return END if kept.response["status"] == "cancelled" else CUT
         except StoreAway as error:
             raise away(error) from error
         return part

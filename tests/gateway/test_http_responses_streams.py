@@ -200,6 +200,23 @@ def test_so_many_events_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) ->
     run(work())
 
 
+def test_where_a_part_was_lost_no_half_event_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "MAX_ENTRY_BYTES", 300)
+
+    async def work() -> None:
+        desk = Desk(says("Paris is big", end=EOS_ID))
+        async with desk.calls() as call:
+            events = await streamed(call)
+            await desk.done()
+            key = key_of("", events[0]["response"]["id"])
+            assert await desk.store.drop(part_key(key, 10))
+            *told, last = await again(call, path_of(events))
+            assert told == events[: len(told)]
+            assert (last["type"], last["sequence_number"]) == ("error", len(told))
+
+    run(work())
+
+
 def test_a_reader_that_lags_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "MAX_UNREAD_BYTES", 100)
 
