@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from starlette.responses import Response
+
 from gateway.access_log import RequestRecord
 from gateway.errors import GatewayError
 from gateway.requests import Job
@@ -58,7 +60,7 @@ class Prepared:
     job: Job
     answer: Callable[[Run], Answer]
     stream: bool
-    aside: Callable[[RequestRecord, int], Awaitable[Json]] | None = None
+    aside: Callable[[RequestRecord, int], Awaitable[Response]] | None = None
 
 
 Prepare = Callable[[Mapping[str, object], Services, str], Awaitable[Prepared]]

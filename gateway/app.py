@@ -14,7 +14,7 @@ from gateway.anthropic_api.routes import count_tokens, prepare_message
 from gateway.body_schema import body_of
 from gateway.chat import prepare_chat
 from gateway.completions import prepare_completion
-from gateway.description import ANSWERS, ERRORS, NOT_READY, OTHER_ERRORS, PAGE
+from gateway.description import ANSWERS, ERRORS, NOT_READY, OF_PAGE, OF_STREAM, OTHER_ERRORS, PAGE
 from gateway.direct_routes import DirectRoutes, direct_endpoints, refusal
 from gateway.embeddings import EmbeddingBody, embed
 from gateway.errors import GatewayError
@@ -117,7 +117,7 @@ def _add_responses(app: FastAPI, routes: ResponseRoutes) -> None:
         """Answer a conversation in the words of OpenAI's Responses API."""
         return await routes.create(request)
 
-    @app.get("/v1/responses/{response_id}")
+    @app.get("/v1/responses/{response_id}", openapi_extra=OF_STREAM)
     async def show_response(request: Request, response_id: str) -> Response:
         """Show a kept response."""
         return await routes.show(request, response_id)
@@ -132,7 +132,7 @@ def _add_responses(app: FastAPI, routes: ResponseRoutes) -> None:
         """End a response that runs in the background."""
         return await routes.cancel(request, response_id)
 
-    @app.get("/v1/responses/{response_id}/input_items")
+    @app.get("/v1/responses/{response_id}/input_items", openapi_extra=OF_PAGE)
     async def input_items(request: Request, response_id: str) -> Response:
         """List what a kept response was asked with."""
         return await routes.items(request, response_id)

@@ -4,9 +4,9 @@ import asyncio
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
+from gateway.body_json import BodyReader
 from gateway.disconnect import ClientGone
 from gateway.errors import GatewayError
 from gateway.http_settings import HttpSettings
@@ -20,15 +20,17 @@ class Body(BaseModel):
 
 AnyBody = TypeVar("AnyBody", bound=Body)
 
+_READER = BodyReader()
+
 
 async def read_fields(request: Request, settings: HttpSettings) -> dict[str, object]:
     """Return the JSON object that was sent, without fields that are null or an empty object.
 
-    Raises ``GatewayError``: 413 too large, 408 too slow, 400 not a JSON object.
+    Raises ``GatewayError``: 413 too large, 408 too slow, 400 not a JSON object, 429 too many large ones.
     """
     raw = await _read(request, settings)
     try:
-        fields = from_json(raw, allow_inf_nan=False)
+        fields = await _READER.read(raw)
     except ValueError as error:
         raise GatewayError(400, f"The body isn't valid JSON: {error}", code="invalid_json") from error
     if not isinstance(fields, dict):

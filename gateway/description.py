@@ -32,3 +32,14 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {"description": "The answer, or with stream true its events", "content": {"text/event-stream": {}}}
 }
 PAGE: dict[int | str, dict[str, Any]] = {200: {"description": "Prometheus text", "content": {"text/plain": {}}}}
+
+
+def query(**schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return a route's part that describes what may stand in its query."""
+    return {"parameters": [{"name": name, "in": "query", "schema": schema} for name, schema in schemas.items()]}
+
+
+OF_STREAM = query(stream={"type": "boolean"}, starting_after={"type": "integer", "minimum": 0, "maximum": 999_999_999})
+OF_PAGE = query(
+    limit={"type": "integer", "minimum": 1, "maximum": 100}, order={"enum": ["asc", "desc"]}, after={"type": "string"}
+)

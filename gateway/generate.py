@@ -33,7 +33,7 @@ async def generate(request: Request, services: Services, prepare: Prepare) -> Re
     record.num_prompt_tokens = prepared.job.num_prompt_tokens
     await services.reserve(record, prepared.job)
     if prepared.aside is not None:
-        return JSONResponse(await prepared.aside(record, within_ms))
+        return await prepared.aside(record, within_ms)
     run = Run(prepared.job, services.folder_model.tokenizer, record, services.metrics, within_ms)
     answer = _stream if prepared.stream else _body
     return await answer(request, services, prepared, run)

@@ -153,7 +153,10 @@ def check_num_logprobs(param: str, number: int, settings: HttpSettings) -> None:
 
 
 def _context(model: ServedModel) -> str:
-    """In OpenAI's words: LiteLLM, LangChain and others tell this error from others by them, not by its code."""
+    """In OpenAI's words: clients tell this error from others by words of its message, not by its code.
+
+    What follows is in Anthropic's words where these say the same, since clients of its read the numbers out of them.
+    """
     return f"This model's maximum context length is {model.max_model_len} tokens"
 
 
@@ -177,8 +180,8 @@ def check_room(num_tokens: int, model: ServedModel, param: str, *, at_least: boo
         return room
     raise GatewayError(
         400,
-        f"{_context(model)}. The prompt is too long: it alone has"
-        f"{' at least' if at_least else ''} {num_tokens}, and at least one must follow. Shorten it",
+        f"{_context(model)}. The prompt is too long:{' at least' if at_least else ''} {num_tokens} tokens >"
+        f" {model.max_model_len - 1} maximum, since at least one must follow. Shorten it",
         code=Code.TOO_LONG,
         param=param,
     )
@@ -188,10 +191,11 @@ def check_max_tokens(max_tokens: int, room: int, model: ServedModel, param: str)
     """``max_tokens``. Raises ``GatewayError`` (400) if prompt and answer don't fit together."""
     if max_tokens <= room:
         return max_tokens
+    num_prompt = model.max_model_len - room
     raise GatewayError(
         400,
-        f"{_context(model)}; {max_tokens} were asked for after a"
-        f" prompt of {model.max_model_len - room}. Ask for {room} at most",
+        f"{_context(model)}; input length and `max_tokens` exceed context limit:"
+        f" {num_prompt} + {max_tokens} > {model.max_model_len}. Ask for {room} at most",
         code=Code.TOO_LONG,
         param=param,
     )

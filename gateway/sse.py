@@ -1,7 +1,7 @@
 """An answer as a stream of server-sent events."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -11,9 +11,12 @@ from gateway.answer import Answer
 from gateway.disconnect import ClientGone, until_gone
 from gateway.errors import GatewayError
 from gateway.http_errors import internal_error
+from gateway.http_settings import HttpSettings
 from gateway.services import Services
 from gateway.write_watch import WriteWatch
 from runtime.logs import get_logger
+
+STREAMED = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 log = get_logger("gateway.sse")
 
@@ -25,7 +28,7 @@ class EventStream(Response):
         """``starting`` is done once the first token has come, or raises what went wrong before."""
         super().__init__(
             media_type="text/event-stream",
-            headers={"cache-control": "no-cache", "x-accel-buffering": "no", **_known(answer.headers())},
+            headers={**STREAMED, **_known(answer.headers())},
         )
         del self.headers["content-length"]
         self._answer = answer
@@ -45,19 +48,7 @@ class EventStream(Response):
             self._answer.run.close(reason)
 
     async def _send_all(self, send: Send, record: RequestRecord) -> None:
-        settings = self._services.settings
-        watch = WriteWatch(settings.keepalive_s, settings.write_timeout_s, self._answer.run.nudge)
-        try:
-            async with watch.limit():
-                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-                async for body in self._events(record):
-                    watch.sends()
-                    await send({"type": "http.response.body", "body": body, "more_body": True})
-                    watch.sent()
-                watch.sends()
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except TimeoutError as error:
-            raise ClientGone("client reads too slowly") from error
+        await send_bodies(self, self._events(record), send, self._services.settings, self._answer.run.nudge)
 
     async def _events(self, record: RequestRecord) -> AsyncIterator[bytes]:
         """Bodies, none of them empty."""
@@ -83,6 +74,45 @@ class EventStream(Response):
         else:
             record.error_code = failure.code or str(failure.status)
             yield await answer.failed(failure)
+
+
+class BodyStream(Response):
+    """Sends events that come from elsewhere, and go on there when the client leaves."""
+
+    def __init__(self, bodies: AsyncIterator[bytes], settings: HttpSettings, nudge: Callable[[], None]) -> None:
+        """``nudge`` is called after a while without a body; one of ``bodies`` shall follow."""
+        super().__init__(media_type="text/event-stream", headers=STREAMED)
+        del self.headers["content-length"]
+        self._bodies = bodies
+        self._settings = settings
+        self._nudge = nudge
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it all. Raises ``ClientGone``."""
+        await until_gone(receive, send_bodies(self, self._bodies, send, self._settings, self._nudge))
+
+
+async def send_bodies(
+    response: Response,
+    bodies: AsyncIterator[bytes],
+    send: Send,
+    settings: HttpSettings,
+    nudge: Callable[[], None],
+) -> None:
+    """Send a response whose body comes in pieces. Raises ``ClientGone`` for a client that reads too slowly."""
+    watch = WriteWatch(settings.keepalive_s, settings.write_timeout_s, nudge)
+    try:
+        async with watch.limit():
+            head = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
+            await send(head)
+            async for body in bodies:
+                watch.sends()
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+                watch.sent()
+            watch.sends()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+    except TimeoutError as error:
+        raise ClientGone("client reads too slowly") from error
 
 
 def _known(headers: dict[str, str]) -> dict[str, str]:

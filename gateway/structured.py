@@ -1,7 +1,6 @@
 """Structured output of a request: its grammar, known to be one that workers can follow."""
 
 import asyncio
-from collections.abc import Sequence
 
 from gateway.errors import GatewayError
 from gateway.grammars.asked import StructuredFields, asks_for_form, grammar_of, refused
@@ -11,7 +10,7 @@ from gateway.grammars.errors import GrammarRefused
 from gateway.grammars.nesting import behind_reasoning, either
 from gateway.requests import ChatBody
 from gateway.services import Services
-from gateway.tools import FunctionSpec, ToolUse
+from gateway.tools import ToolUse
 
 
 async def checked_grammar(fields: StructuredFields, services: Services) -> str:
@@ -30,7 +29,7 @@ async def chat_grammar(body: ChatBody, use: ToolUse, services: Services, *, star
 
     A model that reasons does so before. Raises ``GatewayError`` (400) that names what isn't supported.
     """
-    if not use.forced and not asks_for_form(body):
+    if not use.must_call and not asks_for_form(body):
         return ""
     param, grammar = await asyncio.to_thread(_chat_grammar, body, use, services, starts_inside=starts_inside)
     return await _checked(param, grammar, services)
@@ -39,10 +38,10 @@ async def chat_grammar(body: ChatBody, use: ToolUse, services: Services, *, star
 def _chat_grammar(body: ChatBody, use: ToolUse, services: Services, *, starts_inside: bool) -> tuple[str, str]:
     """(field, grammar); both "" for any text. It may take some tenths of a second."""
     param, grammar = grammar_of(body)
-    if use.forced:
-        param, grammar = "tools", _calls(use.forced, use, services)
+    if use.must_call:
+        param, grammar = "tools", _calls(use, services)
     elif grammar and use.shown:
-        grammar = either(grammar, _calls([tool.function for tool in body.tools], use, services))
+        grammar = either(grammar, _calls(use, services))
     style = services.model.style
     if grammar and style.reasoning is not None:
         special = style.special_ids(services.model.tokenizer)
@@ -50,9 +49,9 @@ def _chat_grammar(body: ChatBody, use: ToolUse, services: Services, *, starts_in
     return param, grammar
 
 
-def _calls(functions: Sequence[FunctionSpec], use: ToolUse, services: Services) -> str:
+def _calls(use: ToolUse, services: Services) -> str:
     style, tokenizer = services.model.style, services.model.tokenizer
-    named = [(function.name, function.parameters) for function in functions]
+    named = [(function.name, function.parameters) for function in use.functions]
     try:
         return of_calls(style.tools, named, style.special_ids(tokenizer), parallel=use.parallel)
     except GrammarRefused as error:

@@ -32,7 +32,7 @@ def crash_error(num_workers: int) -> GatewayError:
 def shortage_error(shortage: Shortage, need: Need, retry_after_s: int | None = None) -> GatewayError:
     """There is no route, and no worker has given a better reason."""
     if shortage is Shortage.TOO_LONG:
-        text = f"{need.context_len} tokens of prompt and output are more than any worker's context holds"
+        text = f"{need.context_len} tokens of prompt and output exceed context limit of every worker"
         return from_code(Code.TOO_LONG, text)
     if shortage is Shortage.NEVER_FITS:
         return from_code(Code.NEVER_FITS, "the request is larger than any worker's memory for it")

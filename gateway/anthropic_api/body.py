@@ -2,9 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
+from gateway.anthropic_api.described import MESSAGES, SYSTEM
 from gateway.body import Body
+from gateway.body_schema import schema_of
 from gateway.tools import MAX_TOOLS, FunctionName
 
 MaxTokens = Annotated[int, Field(ge=1)]
@@ -21,8 +23,9 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 
 
 class ClientTool(Body):
-    """A tool that the client runs; ``type`` is checked apart."""
+    """A tool that the client runs."""
 
+    type: Literal["custom"] | None = None
     name: FunctionName
     description: str | None = None
     input_schema: dict[str, object]
@@ -58,13 +61,16 @@ class OutputConfig(Body):
     format: JsonFormat | None = None
 
 
+_TOOLS = {"type": "array", "items": schema_of(ClientTool), "maxItems": MAX_TOOLS}
+
+
 class CountBody(Body):
     """What a prompt is made of. ``messages`` and ``system`` are checked one by one, by ``history``."""
 
     model: str | None = None
-    messages: list[object] = Field(min_length=1)
-    system: object = None
-    tools: Annotated[list[object], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
+    messages: Annotated[list[object], Field(min_length=1), WithJsonSchema(MESSAGES)]
+    system: Annotated[object, WithJsonSchema(SYSTEM)] = None
+    tools: Annotated[list[object], Field(max_length=MAX_TOOLS), WithJsonSchema(_TOOLS)] = Field(default_factory=list)
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None

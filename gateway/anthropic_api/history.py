@@ -81,7 +81,9 @@ class _History:
         if block["type"] != "tool_result":
             self.add("user", [_text_of(block, where)])
             return
-        texts = [_text_of(part, place) for part, place in self.blocks(block.get("content") or "", f"{where}.content")]
+        content = block.get("content")
+        parts_of = self.blocks("" if content is None else content, f"{where}.content")
+        texts = [_text_of(part, place) for part, place in parts_of]
         if block.get("is_error") is True:
             texts = ["Error:", *texts]
         parts = [{"type": "text", "text": text} for text in texts]

@@ -42,7 +42,7 @@ class ResponseAnswer:
         [pieces] = choices
         for piece in pieces:
             self._read(piece)
-        return await self._ended()
+        return await self.ended()
 
     async def opening(self) -> bytes:
         """See ``Answer``."""
@@ -56,8 +56,7 @@ class ResponseAnswer:
 
     async def ending(self) -> bytes:
         """See ``Answer``."""
-        response = await self._ended()
-        return self._event(f"response.{response['status']}", response=response)
+        return self.closing(await self.ended())
 
     async def failed(self, error: GatewayError) -> bytes:
         """See ``Answer``. A run may fail before anything was said."""
@@ -67,7 +66,12 @@ class ResponseAnswer:
         await self.keep(response)
         return opening + self._event("response.failed", response=response)
 
-    async def _ended(self) -> Json:
+    def closing(self, response: Json) -> bytes:
+        """Return the event that ends a stream with this response."""
+        return self._event(f"response.{response['status']}", response=response)
+
+    async def ended(self) -> Json:
+        """Return the response after the last piece, kept if it is to be."""
         output = [self._item(block, self._status(block)) for block in self.blocks.all]
         reason = "max_output_tokens" if self._cut_off else None
         status = "incomplete" if self._cut_off else "completed"

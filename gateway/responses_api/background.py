@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gateway.access_log import CLIENT_CLOSED, RequestRecord
-from gateway.answer import Answer, Json, whole
+from gateway.answer import Json, whole
 from gateway.body import invalid
 from gateway.errors import GatewayError
 from gateway.http_errors import internal_error
+from gateway.responses_api.event_log import EventLog, drop_parts
 from gateway.responses_api.head import ResponseHead
 from gateway.responses_api.shelf import RUNNING, Kept, Shelf, away, key_of
 from gateway.responses_api.store import StoreAway
@@ -22,13 +23,14 @@ from runtime.logs import get_logger
 from runtime.tasks import spawn
 
 if TYPE_CHECKING:
+    from gateway.responses_api.answer import ResponseAnswer
     from gateway.run import Run
 
 MAX_RUNNING = 256
 """At once, of one gateway; each holds its prompt and its tokens in memory."""
 
 LOOK_S = 1.0
-"""How often a lease is renewed, and with it seen whether another gateway was told to cancel."""
+"""How often a lease is renewed, and with it events kept and seen whether another gateway was told to cancel."""
 
 ROUTE = "background"
 OK = 200
@@ -38,15 +40,19 @@ log = get_logger("gateway.background")
 
 @dataclass(slots=True)
 class Errand:
-    """One response on its way. ``kept`` is as it was asked; ``forgotten``: nothing of it is to be kept."""
+    """One response on its way. ``kept`` is as it was asked; ``forgotten``: nothing of it is to be kept.
+
+    ``events``, if it is streamed, are told and kept as they come.
+    """
 
     owner: str
     head: ResponseHead
     kept: Kept
     run: Run
-    answer: Answer
+    answer: ResponseAnswer
     record: RequestRecord
     services: Services
+    events: EventLog | None = None
     forgotten: bool = False
     work: asyncio.Future[Json] | None = field(default=None, init=False)
 
@@ -144,8 +150,17 @@ class Background:
         return True
 
     async def _work(self, errand: Errand) -> Json:
-        await errand.run.start(errand.services.dispatcher)
-        return await whole(errand.answer)
+        answer, run, events = errand.answer, errand.run, errand.events
+        if events is None:
+            await run.start(errand.services.dispatcher)
+            return await whole(answer)
+        events.put(await answer.opening())
+        await run.start(errand.services.dispatcher)
+        while (pieces := await run.batch()) or not run.over:
+            events.put(answer.events(pieces))
+        response = await answer.ended()
+        events.put(answer.closing(response))
+        return response
 
     async def _see_through(self, errand: Errand) -> None:
         assert errand.work is not None
@@ -153,6 +168,8 @@ class Background:
             await asyncio.wait((errand.work,))
             errand.run.close("canceled")
             response = self._outcome(errand, errand.work)
+            with contextlib.suppress(StoreAway):
+                await self._end_events(errand, response)
             if not errand.forgotten:
                 await self._keep(errand, response)
             with contextlib.suppress(StoreAway):
@@ -163,6 +180,21 @@ class Background:
             errand.services.metrics.ended(errand.record, seconds)
             errand.record.write(seconds)
             await errand.services.settle(errand.record)
+
+    async def _end_events(self, errand: Errand, response: Json) -> None:
+        """Before the response is kept as ended: who reads kept events looks for more until then.
+
+        Raises ``StoreAway``.
+        """
+        if errand.events is None:
+            return
+        if response["status"] == "failed":
+            errand.events.put(errand.answer.closing(response))
+        errand.events.end()
+        if errand.forgotten:
+            await drop_parts(self.shelf.store, errand.key)
+        else:
+            await errand.events.flush()
 
     def _outcome(self, errand: Errand, work: asyncio.Future[Json]) -> Json:
         record = errand.record
@@ -196,6 +228,8 @@ class Background:
             for errand, _ in tuple(self._running.values()):
                 with contextlib.suppress(StoreAway):
                     await self._renew(errand)
+                    if errand.events is not None:
+                        await errand.events.flush()
 
     async def _renew(self, errand: Errand) -> None:
         """A lease that is gone means that another gateway was told to end it, or that the store was away for long."""

@@ -2,12 +2,14 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from gateway.body import Body
+from gateway.body_schema import schema_of
 from gateway.requests import TemplateKwargs
+from gateway.responses_api.described import INPUT
 from gateway.sampling_fields import SamplingFields
-from gateway.tools import MAX_TOOLS, FunctionName
+from gateway.tools import AUTO, MAX_TOOLS, NONE, REQUIRED, FunctionName
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "n": (1,),
@@ -95,15 +97,27 @@ class NamedFunction(Body):
     name: FunctionName
 
 
+class AllowedFunctions(Body):
+    """``tool_choice`` that leaves some of ``tools`` out."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedFunction], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
+
+
+_TOOLS = {"type": "array", "items": schema_of(FunctionTool), "maxItems": MAX_TOOLS}
+_CHOICE = {"anyOf": [{"enum": [AUTO, NONE, REQUIRED]}, schema_of(NamedFunction), schema_of(AllowedFunctions)]}
+
+
 class ResponsesBody(SamplingFields):
     """POST /v1/responses. ``input``, ``tools`` and ``tool_choice`` are checked apart."""
 
-    input: object
+    input: Annotated[object, WithJsonSchema(INPUT)]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     max_tool_calls: Annotated[int, Field(ge=1)] | None = None
-    tools: Annotated[list[object], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
-    tool_choice: object = None
+    tools: Annotated[list[object], Field(max_length=MAX_TOOLS), WithJsonSchema(_TOOLS)] = Field(default_factory=list)
+    tool_choice: Annotated[object, WithJsonSchema(_CHOICE)] = None
     parallel_tool_calls: bool = True
     text: TextConfig = Field(default_factory=TextConfig)
     reasoning: ReasoningConfig = Field(default_factory=ReasoningConfig)

@@ -7,9 +7,18 @@ from gateway.answer import Json
 from gateway.body import invalid, parse
 from gateway.foreign_fields import unsupported
 from gateway.requests import ChatBody
-from gateway.responses_api.body import INCLUDABLE, LOGPROBS, FunctionTool, NamedFunction, ResponsesBody, TextFormat
+from gateway.responses_api.body import (
+    INCLUDABLE,
+    LOGPROBS,
+    AllowedFunctions,
+    FunctionTool,
+    NamedFunction,
+    ResponsesBody,
+    TextFormat,
+)
 from gateway.responses_api.items import chat_messages
 from gateway.sampling_fields import SamplingFields
+from gateway.tools import ALLOWED
 from gateway.truncation import AS_FITS
 
 NAMES = {
@@ -63,11 +72,18 @@ def _chat_tool(tool: FunctionTool) -> dict[str, Any]:
 
 def _choice(choice: object) -> object:
     kind = choice.get("type") if isinstance(choice, dict) else None
-    if isinstance(kind, str) and kind != "function":
+    if isinstance(kind, str) and kind not in ("function", ALLOWED):
         raise unsupported("tool_choice", f"choices of type {kind[:64]!r}")
     if not isinstance(choice, dict):
         return choice
-    return {"type": "function", "function": {"name": parse(NamedFunction, choice, "tool_choice").name}}
+    if kind == ALLOWED:
+        some = parse(AllowedFunctions, choice, "tool_choice")
+        return {"type": ALLOWED, ALLOWED: {"mode": some.mode, "tools": list(map(_chat_name, some.tools))}}
+    return _chat_name(parse(NamedFunction, choice, "tool_choice"))
+
+
+def _chat_name(named: NamedFunction) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": named.name}}
 
 
 def _logprobs(body: ResponsesBody) -> dict[str, Any]:

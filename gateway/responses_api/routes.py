@@ -11,22 +11,28 @@ from gateway.answer import Json, Prepared
 from gateway.blocks import Blocks
 from gateway.body import invalid, parse
 from gateway.chat import plan_chat
-from gateway.foreign_fields import renamed, unsupported
+from gateway.foreign_fields import renamed
 from gateway.generate import generate
 from gateway.known_fields import refuse_unknown
 from gateway.responses_api.answer import ResponseAnswer
 from gateway.responses_api.background import ROUTE, Background, Errand
 from gateway.responses_api.body import NEUTRAL, ResponsesBody
 from gateway.responses_api.chat_fields import NAMES, chat_body
+from gateway.responses_api.event_log import EventLog
 from gateway.responses_api.head import ResponseHead, asked_of
 from gateway.responses_api.items import input_items
-from gateway.responses_api.shelf import Kept
+from gateway.responses_api.replay import Replay
+from gateway.responses_api.shelf import Kept, key_of
 from gateway.run import Run
 from gateway.services import Services
+from gateway.sse import BodyStream
 from gateway.unsupported import refuse_fields
 
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 """Items in one page of a list."""
+
+MAX_NUMBER_CHARS = 9
+"""Of an event's number."""
 
 
 class ResponseRoutes:
@@ -41,11 +47,15 @@ class ResponseRoutes:
         return await generate(request, self._services, partial(self._prepare, _owner(request)))
 
     async def show(self, request: Request, response_id: str) -> Response:
-        """Answer a kept response."""
-        if request.query_params.get("stream", "false").lower() not in ("false", "0", ""):
-            raise unsupported("stream", "streams of responses that were asked for before")
-        kept = await self._background.shelf.find(_owner(request), response_id)
-        return JSONResponse(kept.response)
+        """Answer a kept response, or its events from one on."""
+        owner, shelf = _owner(request), self._background.shelf
+        kept = await shelf.find(owner, response_id)
+        if not _is_streamed(request.query_params):
+            return JSONResponse(kept.response)
+        if not kept.streamed:
+            raise invalid("stream", "only responses that were asked for with background and stream true")
+        replay = Replay(shelf, owner, response_id, _starting_after(request.query_params))
+        return BodyStream(replay.events(), self._services.settings, replay.nudge)
 
     async def cancel(self, request: Request, response_id: str) -> Response:
         """End a response that runs in the background."""
@@ -82,16 +92,20 @@ class ResponseRoutes:
         def answer(run: Run) -> ResponseAnswer:
             return ResponseAnswer(run, head, Blocks(plan.readings[0]), services.folder_model.tokenizer, keep)
 
-        async def aside(record: RequestRecord, within_ms: int) -> Json:
+        async def aside(record: RequestRecord, within_ms: int) -> Response:
             own = record.hand_over(ROUTE)
             run = Run(plan.job, services.folder_model.tokenizer, own, services.metrics, within_ms)
-            kept = Kept(head.response("in_progress"), items, before)
-            errand = Errand(owner, head, kept, run, answer(run), own, services)
+            kept = Kept(head.response("in_progress"), items, before, streamed=body.stream)
+            events = EventLog(self._background.shelf.store, key_of(owner, head.id)) if body.stream else None
+            errand = Errand(owner, head, kept, run, answer(run), own, services, events)
             try:
-                return await self._background.start(errand)
+                response = await self._background.start(errand)
             except BaseException:
                 record.handed_over = False
                 raise
+            if events is None:
+                return JSONResponse(response)
+            return BodyStream(events.live(), services.settings, events.nudge)
 
         return Prepared(plan.job, answer, body.stream, aside if body.background else None)
 
@@ -103,8 +117,6 @@ def _owner(request: Request) -> str:
 def _check_background(body: ResponsesBody) -> None:
     if body.background and not body.store:
         raise invalid("background", "only with store true: else nobody could ask for the answer")
-    if body.background and body.stream:
-        raise unsupported("background", "streams of responses in the background")
 
 
 def _page(items: list[Json], query: Mapping[str, str]) -> Json:
@@ -127,6 +139,21 @@ def _page(items: list[Json], query: Mapping[str, str]) -> Json:
         "last_id": ends[1],
         "has_more": len(listed) > len(page),
     }
+
+
+def _is_streamed(query: Mapping[str, str]) -> bool:
+    given = query.get("stream", "").lower()
+    if given not in ("true", "1", "false", "0", ""):
+        raise invalid("stream", "true or false")
+    return given in ("true", "1")
+
+
+def _starting_after(query: Mapping[str, str]) -> int:
+    """The number of an event; -1 if none is named. Raises ``GatewayError`` (400)."""
+    given = query.get("starting_after", "-1")
+    if given != "-1" and not (given.isascii() and given.isdecimal() and len(given) <= MAX_NUMBER_CHARS):
+        raise invalid("starting_after", "the number of an event")
+    return int(given)
 
 
 def _limit(query: Mapping[str, str]) -> int:

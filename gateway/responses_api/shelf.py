@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from gateway.answer import Json, encode
 from gateway.body import invalid
 from gateway.errors import GatewayError
+from gateway.responses_api.event_log import drop_parts
 from gateway.responses_api.store import MAX_ENTRY_BYTES, ResponseStore, StoreAway
 from runtime.logs import get_logger
 
@@ -20,11 +21,15 @@ log = get_logger("gateway.responses")
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A response, the items that it was asked with, and those of the conversation before."""
+    """A response, the items that it was asked with, and those of the conversation before.
+
+    ``streamed``: its events are kept too.
+    """
 
     response: Json
     input: list[Json] = field(default_factory=list)
     before: list[Json] = field(default_factory=list)
+    streamed: bool = False
 
     @property
     def is_running(self) -> bool:
@@ -54,7 +59,7 @@ class Shelf:
 
         Raises ``GatewayError``: 400 if it is too large, 503 if the store is away.
         """
-        told = {"response": kept.response, "input": kept.input, "before": kept.before}
+        told = {"response": kept.response, "input": kept.input, "before": kept.before, "streamed": kept.streamed}
         entry = encode(told).encode(errors="surrogatepass")
         if len(entry) > MAX_ENTRY_BYTES:
             raise GatewayError(
@@ -102,6 +107,7 @@ class Shelf:
         """Forget it. Raises ``GatewayError``: 404 if there is none of this owner, 503 if the store is away."""
         try:
             was_there = await self.store.drop(key_of(owner, response_id))
+            await drop_parts(self.store, key_of(owner, response_id))
         except StoreAway as error:
             raise away(error) from error
         if not was_there:

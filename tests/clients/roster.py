@@ -84,6 +84,10 @@ CLIENTS = (
     ),
 )
 
+LM_EVAL = Client("lm_eval", "lm_eval", "lm-eval")
+EVALUATION = (LM_EVAL, "scores")
+"""Not a library that programs call: its cell stands apart (`test_lm_eval.py`)."""
+
 CELLS = [(client, feature) for client in CLIENTS for feature in FEATURES if feature not in client.without]
 
 

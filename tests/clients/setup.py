@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from kvferry.model_store import cache_root
-from tests.clients.roster import CLIENTS, HERE, SHARED, Client
+from tests.clients.roster import CLIENTS, HERE, LM_EVAL, SHARED, Client
 
 INSTALL_S = 900.0
 FOLDER = cache_root() / "clients"
@@ -75,5 +75,5 @@ def variables_of(client: Client) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    for each in CLIENTS:
+    for each in (*CLIENTS, LM_EVAL):
         ensure(each)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import httpx
 import pytest
 
 from tests.clients.roster import CELLS, Client, cell_name
-from tests.clients.setup import RESULTS, command_of, ensure, environment_of, variables_of
+from tests.clients.setup import command_of, ensure, environment_of, variables_of
 from tests.clients.shared import contract
 from tests.e2e.conftest import Up
 
@@ -56,15 +55,6 @@ def expected(stack: Up, model: str) -> dict[str, dict[str, Any]]:
         "too_long": {"status": 400, "code": "context_length_exceeded"},
         "abort": {"num_read": contract.NUM_READ},
     }
-
-
-@pytest.fixture(scope="session")
-def results() -> Iterator[list[str]]:
-    """Cells that are green; kept for `scripts/write_compatibility.py`."""
-    green: list[str] = []
-    yield green
-    found = {"date": datetime.date.today().isoformat(), "green": green}
-    RESULTS.write_text(json.dumps(found), encoding="utf-8")
 
 
 def name_of(value: Client | str) -> str:

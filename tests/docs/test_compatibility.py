@@ -24,7 +24,7 @@ def test_a_run_that_left_cells_out_writes_no_page(tmp_path: Path) -> None:
     names = script["main"].__globals__
     results, page = tmp_path / "results.json", tmp_path / "page.md"
     names.update(RESULTS=results, PAGE=page)
-    green = [script["cell_name"](*cell) for cell in script["CELLS"]]
+    green = [script["cell_name"](*cell) for cell in (*script["CELLS"], script["EVALUATION"])]
     results.write_text(json.dumps({"date": "2026-11-30", "green": green[1:]}))
     with pytest.raises(SystemExit, match=re.escape(green[0])):
         script["main"]()

@@ -1,5 +1,6 @@
 """What can be judged before a worker is refused in OpenAI's shape, and nothing is sent."""
 
+import re
 from typing import Any
 
 import httpx
@@ -213,6 +214,9 @@ def test_a_prompt_beyond_the_context_is_refused_before_any_event(stream: bool) -
         assert error["code"] == "context_length_exceeded"
         assert error["param"] == param
         assert error["message"].startswith("This model's maximum context length is 64 tokens. The prompt is too long")
+        found = re.search(r"prompt is too long: \D*(\d+) tokens > (\d+) maximum", error["message"])
+        assert found
+        assert int(found[1]) > int(found[2]) == 63, "as clients for Anthropic's read it"
 
 
 def test_more_tokens_than_the_context_has_left_are_refused() -> None:
@@ -225,6 +229,10 @@ def test_more_tokens_than_the_context_has_left_are_refused() -> None:
         assert error["code"] == "context_length_exceeded"
         assert error["param"] == param
         assert error["message"].startswith("This model's maximum context length is 64 tokens")
+        words = r"input length and `max_tokens` exceed context limit: (\d+) \+ (\d+) > (\d+)"
+        found = re.search(words, error["message"])
+        assert found
+        assert int(found[1]) + int(found[2]) > int(found[3]) == 64, "as clients for Anthropic's read it"
 
 
 def test_prompts_times_choices_are_bounded() -> None:

@@ -21,6 +21,9 @@ from protocol.sampling import TokenLogprob
 from tests.support.http_twin import Api, error_of
 from tests.support.scripted_dispatcher import EOS_ID, Step, Update, says, small_model
 
+KEPT = "resp_kept"
+"""Stands for the id of a response that there is."""
+
 FEW, MANY = 5, 500
 """Requests of each kind a route: here, and in `make test-long`."""
 
@@ -43,7 +46,11 @@ def described() -> dict[str, Any]:
     """The description, with the name of the model that there is: others aren't found."""
     description = Api().get("/openapi.json").json()
     assert isinstance(description, dict)
-    for path in description["paths"]:
+    for path, operations in description["paths"].items():
+        for operation in operations.values():
+            for parameter in operation.get("parameters", ()):
+                if parameter["name"] == "response_id":
+                    parameter["schema"] = {"anyOf": [{"enum": [KEPT]}, {"type": "string", "minLength": 1}]}
         for schema in bodies(description, path):
             schema["properties"]["model"] = {"enum": ["toy", None, {}]}
     return description
@@ -56,6 +63,12 @@ def bodies(description: dict[str, Any], path: str) -> list[dict[str, Any]]:
         return []
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
     return list(schema.get("anyOf", [schema]))
+
+
+def takes_anything(method: str, path: str) -> bool:
+    """Whether there is anything in a route's requests that could be wrong."""
+    operation = described()["paths"][path][method]
+    return "requestBody" in operation or any(each["in"] == "query" for each in operation.get("parameters", ()))
 
 
 def is_described(path: str, body: object) -> bool:
@@ -83,7 +96,10 @@ def check_route(method: str, path: str, mode: GenerationMode, count: int) -> Non
     def check(case: Any) -> None:
         body = case.body
         raw = body if isinstance(body, bytes) else json.dumps(body).encode() if operation.body else None
-        response = api.request(method, case.formatted_path, params=case.query, content=raw)
+        at = case.formatted_path
+        if KEPT in at:
+            at = at.replace(KEPT, api.request("POST", "/v1/responses", json={"input": "hello"}).json()["id"])
+        response = api.request(method, at, params=case.query, content=raw)
         check_answer(path, response)
         if response.is_success and operation.body:
             assert not isinstance(body, bytes)
@@ -93,10 +109,10 @@ def check_route(method: str, path: str, mode: GenerationMode, count: int) -> Non
 
 
 def each_kind(count: int) -> Callable[..., Any]:
-    """All routes with what is described, and those that take a body with what isn't."""
+    """All routes with what is described, and those that take a body or a query with what isn't."""
     routes = [(method, path) for path, methods in described()["paths"].items() for method in methods]
     kinds = [(*route, GenerationMode.POSITIVE, count) for route in routes]
-    kinds += [(*route, GenerationMode.NEGATIVE, count) for route in routes if bodies(described(), route[1])]
+    kinds += [(*route, GenerationMode.NEGATIVE, count) for route in routes if takes_anything(*route)]
     names = ("method", "path", "mode", "count")
     return pytest.mark.parametrize(names, kinds, ids=lambda value: str(getattr(value, "value", value)))
 

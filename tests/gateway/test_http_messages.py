@@ -346,6 +346,11 @@ def called(given: object) -> list[dict[str, Any]]:
         ({"stop_sequences": [""]}, "stop_sequences: a stop string"),
         ({"stop_sequences": ["x"] * 17}, "stop_sequences: at most 16"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0: tools of type 'web_search_2025"),
+        ({"tools": [{"name": "a", "input_schema": {}, "type": 5}]}, "tools.0.type"),
+        (
+            {"messages": user({"type": "tool_result", "tool_use_id": "a", "content": {}})},
+            "content.0.content",
+        ),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools.0.name"),
         ({"tools": [{"name": "a"}]}, "tools.0.input_schema"),
         ({"tools": TOOLS, "tool_choice": {"type": "tool"}}, "tool_choice.name"),

@@ -6,6 +6,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessageParam
+from openai.types.responses import ResponseCompletedEvent, ResponseCreatedEvent
 
 from gateway.errors import from_code
 from gateway.http_settings import HttpSettings
@@ -111,3 +112,23 @@ async def drained(stream: AsyncIterator[object]) -> None:
     """Read to the end."""
     async for _ in stream:
         pass
+
+
+def test_a_response_in_the_background_is_left_and_taken_up_again() -> None:
+    async def talk(client: AsyncOpenAI) -> None:
+        stream = await client.responses.create(model="toy", input="hello", background=True, stream=True)
+        seen = []
+        async for event in stream:
+            seen.append(event)
+            if len(seen) == 4:
+                break
+        await stream.close()
+        assert isinstance(seen[0], ResponseCreatedEvent)
+        last = seen[-1].sequence_number
+        rest = await client.responses.retrieve(seen[0].response.id, stream=True, starting_after=last)
+        seen += [event async for event in rest]
+        assert [event.sequence_number for event in seen] == list(range(len(seen)))
+        assert isinstance(seen[-1], ResponseCompletedEvent)
+        assert seen[-1].response.output_text == "Paris is nice"
+
+    with_client(Api(says("Paris is nice", end=EOS_ID)), talk)

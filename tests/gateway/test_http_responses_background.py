@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
 import pytest
 
 from gateway.errors import from_code
@@ -16,37 +13,12 @@ from gateway.keys import Key, digest_of
 from gateway.limiter import Limiter
 from gateway.limits import Limits
 from gateway.responses_api import background as module
-from gateway.responses_api.background import Background
-from gateway.responses_api.shelf import Shelf, key_of
+from gateway.responses_api.shelf import key_of
 from gateway.responses_api.store import LEASE_S, MemoryStore
 from protocol.errors import Code
-from tests.support.http_twin import Api, error_of, run, until
-from tests.support.responses_twin import RESPONSES, checked, text_of
-from tests.support.scripted_dispatcher import EOS_ID, Step, ids_of, says
-
-Call = Callable[..., Awaitable[httpx.Response]]
-
-
-class Desk:
-    """An app in the running loop, over a store that it may share."""
-
-    def __init__(self, script: list[Step], store: MemoryStore | None = None, **options: Any) -> None:
-        self.store = store or MemoryStore()
-        self.background = Background(Shelf(self.store))
-        self.api = Api(script, background=self.background, **options)
-
-    @asynccontextmanager
-    async def calls(self, key: str = "") -> AsyncIterator[Call]:
-        """Requests to it; what runs in the background is ended behind."""
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        transport = httpx.ASGITransport(app=self.api.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
-            yield client.request
-        await self.background.close()
-
-    async def done(self) -> None:
-        """Wait until nothing runs."""
-        await until(lambda: not self.background.num_running)
+from tests.support.http_twin import error_of, run, until
+from tests.support.responses_twin import RESPONSES, Call, Desk, checked, text_of
+from tests.support.scripted_dispatcher import EOS_ID, ids_of, says
 
 
 async def begin(call: Call, **fields: Any) -> str:

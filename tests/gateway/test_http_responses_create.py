@@ -200,6 +200,15 @@ def test_tools_are_shown_and_held_to() -> None:
     assert not takes(required, "Hello")
 
 
+def test_some_tools_may_be_allowed() -> None:
+    some = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "clock"}]}
+    grammar = sampling_for(tools=TOOLS, tool_choice=some).grammar
+    assert takes(grammar, OTHER)
+    assert not takes(grammar, "Hello")
+    assert "get_weather" not in prompt_for(tools=TOOLS, tool_choice={**some, "mode": "auto"})
+    assert respond(Api(says(OTHER)), tools=TOOLS, tool_choice=some)["tool_choice"] == some
+
+
 def test_an_answer_is_held_to_its_format() -> None:
     wanted = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}}
     grammar = sampling_for(text=wanted).grammar
@@ -242,6 +251,7 @@ def test_a_long_conversation_is_cut_where_that_is_wanted() -> None:
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools.0.name"),
         ({"tools": TOOLS, "tool_choice": {"type": "file_search"}}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "no"}}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
         ({"text": {"format": {"type": "json_schema", "schema": SCHEMA}}}, "text.format.name"),
@@ -261,7 +271,6 @@ def test_a_long_conversation_is_cut_where_that_is_wanted() -> None:
         ({"conversation": "conv_1"}, "conversation"),
         ({"context_management": [{"type": "compaction"}]}, "context_management"),
         ({"background": True, "store": False}, "background"),
-        ({"background": True, "stream": True}, "background"),
         ({"previous_response_id": "x" * 129}, "previous_response_id"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -167,6 +167,36 @@ def test_a_named_function_is_the_only_one() -> None:
         assert last["choices"][0]["finish_reason"] == "stop"
 
 
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+def test_where_some_are_allowed_and_one_must_be_called_it_is_one_of_those() -> None:
+    """All are shown, so that the prompt's beginning stays the same whatever is allowed in a turn."""
+    fields = {"tools": TOOLS, "tool_choice": allowed("required", "clock")}
+    grammar = grammar_of(**fields)
+    assert takes(grammar, f"{OTHER}\n{OTHER}")
+    for wrong in ("Hello", CALL.replace('": "Paris', '":"Paris')):
+        assert not takes(grammar, wrong)
+    api = Api(says(OTHER, end=EOS_ID))
+    assert api.chat(**fields).json()["choices"][0]["finish_reason"] == "tool_calls"
+    assert "get_weather" in prompt_of(api)
+    both = grammar_of(tools=TOOLS, tool_choice=allowed("required", "clock", "get_weather"), parallel_tool_calls=False)
+    assert both == grammar_of(tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
+
+
+def test_where_some_are_allowed_and_none_must_be_called_the_others_are_not_shown() -> None:
+    api = Api(says("x"))
+    assert api.chat(tools=TOOLS, tool_choice=allowed("auto", "clock")).status_code == 200
+    assert api.dispatcher.generations[0].sampling.grammar == ""
+    assert '"name": "clock"' in prompt_of(api)
+    assert "get_weather" not in prompt_of(api)
+    grammar = grammar_of(tools=TOOLS, tool_choice=allowed("auto", "clock"), response_format={"type": "json_object"})
+    assert takes(grammar, OTHER)
+    assert not takes(grammar, CALL.replace('": "Paris', '":"Paris'))
+
+
 def test_tools_and_a_format_leave_both_open() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
@@ -194,6 +224,11 @@ def test_one_call_counts_where_they_may_not_be_parallel() -> None:
         ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice.function"),
         ({"tools": TOOLS, "tool_choice": {"type": "custom", "custom": {"name": "x"}}}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": 3}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": allowed("auto", "clock", "no")}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": allowed("none", "clock")}, "tool_choice.allowed_tools.mode"),
+        ({"tools": TOOLS, "tool_choice": allowed("auto")}, "tool_choice.allowed_tools.tools"),
+        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.allowed_tools"),
+        ({"tool_choice": allowed("auto", "clock")}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [CLOCK, CLOCK]}, "tools"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),

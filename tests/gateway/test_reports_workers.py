@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from dataclasses import replace
 
-import pytest
-
-from gateway.errors import GatewayError
 from gateway.http_settings import HttpSettings
 from protocol.messages import PrefillRequest
-from tests.support.dispatch_rig import QUICK, Reader, rig, run, tokens
+from tests.support.dispatch_rig import Reader, run
 from tests.support.front_rig import all_done, front, text_of
 
 
@@ -69,57 +64,6 @@ def test_a_prefill_worker_killed_in_mid_transfer_holds_up_nobody() -> None:
             assert asyncio.get_running_loop().time() - began < 8.0
             assert p2.of(PrefillRequest)
             await f.nothing_left()
-
-    run(work())
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_while_workers_come_and_go_every_request_ends(seed: int) -> None:
-    """Replays dynamo #13088: 1 to 2 % of 1,500 requests hung."""
-
-    async def work() -> None:
-        async with rig(replace(QUICK, queue_s=60.0)) as r:
-            dice = random.Random(seed)
-            made = 0
-
-            async def newcomer(role: str) -> None:
-                nonlocal made
-                made += 1
-                worker = await (r.prefill if role == "prefill" else r.decode)(f"{role}-{made}", max_num_seqs=64)
-                worker.habits.token_s = 0.05
-
-            for role in ("prefill", "decode") * 2:
-                await newcomer(role)
-
-            async def churn() -> None:
-                while True:
-                    await asyncio.sleep(2.0)
-                    role = dice.choice(["prefill", "decode"])
-                    await newcomer(role)
-                    gone = dice.choice([w for w in r.workers if w.status.role == role and w.habits.beats])
-                    if dice.random() < 0.5:
-                        gone.die()
-                    else:
-                        gone.habits.beats = False
-                        gone.stop_working()
-
-            async def client() -> None:
-                await asyncio.sleep(dice.random() * 40)
-                count = dice.randrange(1, 40)
-                assert await Reader(await r.submit(max_tokens=count)).all() == [tokens(0, count)]
-
-            churning = asyncio.ensure_future(churn())
-            ended = await asyncio.gather(*(client() for _ in range(400)), return_exceptions=True)
-            churning.cancel()
-            await asyncio.gather(churning, return_exceptions=True)
-            errors = [error for error in ended if error is not None]
-            assert all(isinstance(error, GatewayError) and error.status == 503 for error in errors)
-            assert len(errors) <= 400 // 100, "four workers lost in a row, one of two every four seconds"
-            assert sorted(o.kind for o in r.counts.outcomes) == ["failed"] * len(errors) + ["finished"] * (
-                400 - len(errors)
-            )
-            assert max(o.num_attempts for o in r.counts.outcomes) > 1
-            await r.nothing_left()
 
     run(work())
 

@@ -14,6 +14,7 @@ from gateway.generation import Generation, Stream, Update
 from gateway.outcome import DispatchMetrics, Outcome
 from protocol.messages import GatewayStatus
 from protocol.sampling import Sampling
+from runtime.bus import Bus
 from runtime.heartbeat import Heartbeat
 from runtime.identity import new_peer
 from runtime.memory_bus import MemoryBus, MemoryHub
@@ -27,6 +28,7 @@ DEADLINE_S = 900.0
 """Virtual seconds: what never happens ends a test in one or two real ones."""
 WARM_S = 5.5
 """A gateway that hears itself for so long may judge its peers."""
+Connect = Callable[[], Bus]
 QUICK = DispatchSettings(ack_s=0.005, gap_s=0.01, wanted_s=0.03, ask_s=0.15, queue_s=5.0)
 
 
@@ -89,10 +91,13 @@ class Rig:
         hub: MemoryHub | None = None,
         name: str = "gateway-1",
         max_payload: int = 1 << 20,
+        connect: Connect | None = None,
     ) -> None:
+        """``connect`` makes a connection for each process in place of the hub's."""
         self.hub = hub or MemoryHub()
         self.counts = Counts()
-        self.bus = MemoryBus(self.hub, max_payload)
+        self._connect: Connect = connect or (lambda: MemoryBus(self.hub, max_payload))
+        self.bus = self._connect()
         self.postbox = Postbox(self.bus, new_peer(name))
         self.roster = Roster(self.postbox)
         self.dispatcher = GatewayDispatcher(self.postbox, self.roster, settings, self.counts)
@@ -153,7 +158,7 @@ class Rig:
             await self.until(lambda w=worker: not any(map(w.emitter.num_unacknowledged, w.held)))  # type: ignore[misc]
 
     async def _worker(self, worker_id: str, role: str, load: dict[str, object]) -> ScriptedWorker:
-        worker = await ScriptedWorker(self.hub, worker_id, role, **load).open()
+        worker = await ScriptedWorker(self._connect(), worker_id, role, **load).open()
         self.workers.append(worker)
         await self.until(lambda: self.roster.member(worker.me))
         return worker

@@ -12,8 +12,8 @@ from typing import Any
 from gateway.app import create_app
 from gateway.dispatch_settings import DispatchSettings
 from gateway.http_settings import HttpSettings
-from tests.support.dispatch_rig import QUICK, Rig
-from tests.support.http_twin import CHAT, HELLO
+from tests.support.dispatch_rig import QUICK, Connect, Rig
+from tests.support.http_twin import CHAT, COMPLETIONS, HELLO
 from tests.support.scripted_dispatcher import ids_of, small_model, small_tokenizer
 from tests.support.scripted_worker import ScriptedWorker
 
@@ -118,6 +118,10 @@ class Front:
         body = {"messages": HELLO, "max_tokens": 8, "temperature": 0, **fields}
         return Call(self.app, "POST", CHAT, json.dumps(body).encode(), headers or {})
 
+    def complete(self, **fields: Any) -> Call:
+        body = {"prompt": "hello", "max_tokens": 8, "temperature": 0, **fields}
+        return Call(self.app, "POST", COMPLETIONS, json.dumps(body).encode(), {})
+
     async def nothing_left(self) -> None:
         """Neither here nor at the workers."""
         await self.rig.all_let_go()
@@ -138,9 +142,10 @@ async def front(
     settings: HttpSettings | None = None,
     max_payload: int = 1 << 20,
     max_model_len: int = 4096,
+    connect: Connect | None = None,
 ) -> AsyncIterator[Front]:
     """The whole, closed afterwards."""
-    made = Rig(dispatch, max_payload=max_payload)
+    made = Rig(dispatch, max_payload=max_payload, connect=connect)
     await made.open()
     try:
         yield Front(made, settings or HttpSettings(), max_model_len)

@@ -1,13 +1,20 @@
 """POST /v1/responses in tests: bodies and events, each held to OpenAI's description."""
 
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 
-from tests.support.http_twin import Api
+from gateway.responses_api.background import Background
+from gateway.responses_api.shelf import Shelf
+from gateway.responses_api.store import MemoryStore
+from tests.support.http_twin import Api, until
 from tests.support.openai_schema import check, check_event
+from tests.support.scripted_dispatcher import Step
 
+Call = Callable[..., Awaitable[httpx.Response]]
 RESPONSES = "/v1/responses"
 ENDS = ("response.completed", "response.incomplete", "response.failed")
 
@@ -32,7 +39,14 @@ def respond(api: Api, **fields: Any) -> dict[str, Any]:
 
 def response_events(api: Api, **fields: Any) -> list[dict[str, Any]]:
     """POST a stream and return its events, which are numbered and named by their types."""
-    told = ask(api, stream=True, **fields)
+    events = events_in(ask(api, stream=True, **fields))
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    assert events[-1]["type"] in ENDS
+    return events
+
+
+def events_in(told: httpx.Response, first: int = 0) -> list[dict[str, Any]]:
+    """The events of a stream, which begins with number ``first``."""
     assert told.status_code == 200, told.text
     assert told.headers["content-type"].startswith("text/event-stream")
     *blocks, last = told.text.split("\n\n")
@@ -42,11 +56,9 @@ def response_events(api: Api, **fields: Any) -> list[dict[str, Any]]:
         name, data = block.split("\n")
         event = json.loads(data.removeprefix("data: "))
         assert name == f"event: {event['type']}"
-        assert event["sequence_number"] == len(events)
+        assert event["sequence_number"] == first + len(events)
         check_event(event)
         events.append(event)
-    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
-    assert events[-1]["type"] in ENDS
     return events
 
 
@@ -79,3 +91,25 @@ def text_of(response: dict[str, Any]) -> str:
     """All that a response says to the user."""
     messages = [item for item in response["output"] if item["type"] == "message"]
     return "".join(part["text"] for message in messages for part in message["content"])
+
+
+class Desk:
+    """An app in the running loop, over a store that it may share."""
+
+    def __init__(self, script: list[Step], store: MemoryStore | None = None, **options: Any) -> None:
+        self.store = store or MemoryStore()
+        self.background = Background(Shelf(self.store))
+        self.api = Api(script, background=self.background, **options)
+
+    @asynccontextmanager
+    async def calls(self, key: str = "") -> AsyncIterator[Call]:
+        """Requests to it; what runs in the background is ended behind."""
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        transport = httpx.ASGITransport(app=self.api.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
+            yield client.request
+        await self.background.close()
+
+    async def done(self) -> None:
+        """Wait until nothing runs."""
+        await until(lambda: not self.background.num_running)

@@ -23,9 +23,9 @@ from protocol.messages import (
     TokenEvent,
     Wanted,
 )
+from runtime.bus import Bus
 from runtime.emitter import Emitter
 from runtime.identity import new_peer
-from runtime.memory_bus import MemoryBus, MemoryHub
 from runtime.postbox import Postbox
 from runtime.roster import BEAT_S
 from tests.support.worker_habits import Habits, status
@@ -46,14 +46,14 @@ class Held:
 class ScriptedWorker:
     """Both kinds; ``heard`` has every message that came, ``held`` the attempts that weren't let go."""
 
-    def __init__(self, hub: MemoryHub, worker_id: str, role: str, **load: object) -> None:
-        """Beats from ``open`` on each second until it dies, and whenever ``beat`` is called."""
+    def __init__(self, bus: Bus, worker_id: str, role: str, **load: object) -> None:
+        """Own ``bus``. Beats from ``open`` on each second until it dies, and whenever ``beat`` is called."""
         self.habits = Habits()
         self.heard: list[Message] = []
         self.held: dict[Key, Held] = {}
         self.ended: set[Key] = set()
         self.status = status(role, **load)
-        self.bus = MemoryBus(hub)
+        self.bus = bus
         self.postbox = Postbox(self.bus, new_peer(worker_id))
         self.emitter = Emitter(self.postbox, role)
         self._loop = asyncio.get_running_loop()
