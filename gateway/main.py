@@ -20,6 +20,7 @@ from gateway.http_settings import HttpSettings
 from gateway.key_ring import KeyRing
 from gateway.keys import KeyFileError
 from gateway.limiter import Limiter
+from gateway.listening import listen, url_of
 from gateway.lobby import Lobby
 from gateway.metrics import HttpMetrics
 from gateway.redis_limits import WARM_TIMEOUT_S, RedisLimits
@@ -29,6 +30,7 @@ from gateway.responses_api.shelf import Shelf
 from gateway.responses_api.store import MemoryStore, ResponseStore
 from gateway.served_model import ServedModel, load_served_model
 from gateway.settings import GatewaySettings
+from gateway.workers.seat import Seat
 from protocol.codec import decode
 from protocol.errors import WireError
 from protocol.messages import GatewayStatus, Peer, WorkerStatus
@@ -45,7 +47,6 @@ from runtime.tasks import leave_within, run_service, spawn
 
 BAD_SETTINGS = 2
 """Exit code when starting again wouldn't help."""
-BACKLOG = 2048
 
 LEAVE_S = 15.0
 """Seconds from the last answer to the end of the process."""
@@ -53,12 +54,12 @@ LEAVE_S = 15.0
 log = get_logger("gateway")
 
 
-def run(settings: GatewaySettings) -> int:
-    """Run until told to end; return the exit code."""
+def run(settings: GatewaySettings, seat: Seat | None = None) -> int:
+    """Run until told to end; return the exit code. With a ``seat`` a supervisor has the port."""
     gateway_id = process_id("gateway", settings.gateway_id)
     setup_logs(settings.log_level, "gateway", gateway_id)
     try:
-        listener = _listen(settings.host, settings.port)
+        entrance = seat or listen(settings.host, settings.port)
     except OSError as error:
         log.error("port_taken", host=settings.host, port=settings.port, reason=error.strerror)
         return BAD_SETTINGS
@@ -78,18 +79,9 @@ def run(settings: GatewaySettings) -> int:
     make_room(settings.max_connections)
 
     async def serve(stop: asyncio.Event) -> int:
-        return await _serve(settings, model, keys, new_peer(gateway_id), listener, stop)
+        return await _serve(settings, model, keys, new_peer(gateway_id), entrance, stop)
 
     return run_service(serve)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host, port))
-    listener.listen(BACKLOG)
-    return listener
 
 
 async def _serve(
@@ -97,12 +89,12 @@ async def _serve(
     model: ServedModel,
     keys: KeyRing,
     me: Peer,
-    listener: socket.socket,
+    entrance: socket.socket | Seat,
     stop: asyncio.Event,
 ) -> int:
     """Answer HTTP from the start; requests get through once the bus is there."""
     lobby, metrics, done = Lobby(), Metrics(), asyncio.Event()
-    url = "http://{}:{}".format(*listener.getsockname()[:2])
+    url = entrance.url if isinstance(entrance, Seat) else url_of(entrance)
 
     async def work() -> None:
         async with _dispatcher(settings, me, url, metrics) as dispatcher:
@@ -114,11 +106,13 @@ async def _serve(
     grammars = GrammarCheck()
     background = Background(Shelf(_response_store(settings)))
     app = create_app(lobby, model, bounds, counted, keys, limiter, grammars, background)
+    if isinstance(entrance, Seat):
+        await entrance.join(counted, lambda: lobby.health().ready)
     keeping = spawn(limiter.keep(), "limiter")
     working = asyncio.ensure_future(work())
     working.add_done_callback(lambda _: stop.set())
     await serve_http(
-        app, listener, stop, lambda: lobby.drain(settings.shutdown_timeout), bounds, counted.refused_connection
+        app, entrance, stop, lambda: lobby.drain(settings.shutdown_timeout), bounds, counted.refused_connection
     )
     leave_within(LEAVE_S)
     keeping.cancel()
@@ -130,6 +124,8 @@ async def _serve(
         working.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await working
+    if isinstance(entrance, Seat):
+        await entrance.close()
     return 0
 
 
@@ -180,7 +176,8 @@ async def _read_store(store: RosterStore, roster: Roster) -> None:
 def _limiter(settings: GatewaySettings) -> Limiter:
     if not settings.redis_url:
         return Limiter()
-    return Limiter(RedisLimits(open_redis(settings.redis_url, WARM_TIMEOUT_S, settings.redis_tls)))
+    store = RedisLimits(open_redis(settings.redis_url, WARM_TIMEOUT_S, settings.redis_tls))
+    return Limiter(store, num_alone=settings.gateway_workers)
 
 
 def _response_store(settings: GatewaySettings) -> ResponseStore:
