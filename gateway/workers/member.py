@@ -18,7 +18,7 @@ from gateway.workers.line import Hear, Line, LineBroken, open_line
 from gateway.workers.seat import LEAVING, STANDING, Briefing
 
 SILENT_S = 2.0
-"""Who says nothing for so long is stuck, or starts; it says ten times a second how it stands."""
+"""Who says nothing for so long is stuck; it says four times a second how it stands."""
 
 
 class Member:

@@ -18,7 +18,7 @@ from gateway.workers.line import Line, LineBroken, open_line
 from gateway.workers.merging import told
 from runtime.tasks import spawn
 
-BEAT_S = 0.1
+BEAT_S = 0.25
 """How often the supervisor hears how many connections are open here, and whether requests can be taken."""
 
 LAST_S = 1.0
