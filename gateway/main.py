@@ -102,7 +102,8 @@ async def _serve(
             log.info("listening", url=url)
             await done.wait()
 
-    bounds, counted, limiter = http_settings(settings), HttpMetrics(metrics), _limiter(settings)
+    bounds, counted = http_settings(settings), HttpMetrics(metrics)
+    limiter = _limiter(settings, entrance.num_workers if isinstance(entrance, Seat) else 1)
     grammars = GrammarCheck()
     background = Background(Shelf(_response_store(settings)))
     app = create_app(lobby, model, bounds, counted, keys, limiter, grammars, background)
@@ -173,11 +174,11 @@ async def _read_store(store: RosterStore, roster: Roster) -> None:
             roster.hear(envelope.sender, status)
 
 
-def _limiter(settings: GatewaySettings) -> Limiter:
+def _limiter(settings: GatewaySettings, num_workers: int) -> Limiter:
     if not settings.redis_url:
         return Limiter()
     store = RedisLimits(open_redis(settings.redis_url, WARM_TIMEOUT_S, settings.redis_tls))
-    return Limiter(store, num_alone=settings.gateway_workers)
+    return Limiter(store, num_alone=num_workers)
 
 
 def _response_store(settings: GatewaySettings) -> ResponseStore:

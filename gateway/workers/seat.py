@@ -34,18 +34,20 @@ METRICS, LOAD, STANDING, LEAVING = "metrics", "load", "standing", "leaving"
 
 @dataclass(frozen=True, slots=True)
 class Briefing:
-    """What a worker is told at its start: its own part of the settings, and where they all are reached."""
+    """What a worker is told at its start: its own part of the settings, and what holds for all of them."""
 
     settings: GatewaySettings
     url: str
+    num_workers: int
 
 
 class Seat:
     """Made before the loop runs; ``join`` and the rest belong into it."""
 
-    def __init__(self, url: str, channel: socket.socket, line: socket.socket) -> None:
+    def __init__(self, url: str, num_workers: int, channel: socket.socket, line: socket.socket) -> None:
         """``channel`` brings connections, ``line`` is for words."""
         self.url = url
+        self.num_workers = num_workers
         self._channel, self._line_end = channel, line
         self._line: Line | None = None
         self._arrivals: Arrivals | None = None
@@ -124,4 +126,4 @@ def take_seat(argv: Sequence[str]) -> tuple[GatewaySettings, Seat]:
     channel, line = socket.socket(fileno=given.channel_fd), socket.socket(fileno=given.line_fd)
     briefing = pickle.loads(channel.recv(MAX_BRIEFING_BYTES))
     assert isinstance(briefing, Briefing)
-    return briefing.settings, Seat(briefing.url, channel, line)
+    return briefing.settings, Seat(briefing.url, briefing.num_workers, channel, line)

@@ -7,12 +7,13 @@ import contextlib
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from gateway.listening import listen, url_of
 from gateway.settings import GatewaySettings
 from gateway.workers.door import Door
+from gateway.workers.line import Hear
 from gateway.workers.member import Member, start_member
 from gateway.workers.seat import LOAD, METRICS, Briefing
 from gateway.workers.sums import Sums
@@ -49,11 +50,15 @@ def run(settings: GatewaySettings) -> int:
     return run_service(serve)
 
 
+Start = Callable[[int, Briefing, Mapping[str, Hear]], Awaitable[Member]]
+
+
 class Supervisor:
     """Lives as long as its loop."""
 
-    def __init__(self, settings: GatewaySettings, listener: socket.socket) -> None:
+    def __init__(self, settings: GatewaySettings, listener: socket.socket, start: Start = start_member) -> None:
         self._settings = settings
+        self._start = start
         self._url = url_of(listener)
         self._members: dict[int, Member] = {}
         self._sums = Sums(self._members)
@@ -104,7 +109,7 @@ class Supervisor:
 
     async def _run_once(self, number: int) -> int:
         answers = {METRICS: lambda _: self._sums.page(), LOAD: lambda _: self._sums.load()}
-        member = await start_member(number, self._briefing(number), answers)
+        member = await self._start(number, self._briefing(number), answers)
         log.info("worker_started", worker=number, pid=member.pid)
         self._members[number] = member
         if self._ending.is_set():
@@ -122,10 +127,11 @@ class Supervisor:
         own = replace(
             settings,
             gateway_id=f"{settings.gateway_id}-w{number}",
+            gateway_workers=1,
             max_connections=part(settings.max_connections, settings.gateway_workers, number),
             max_waiting=part(settings.max_waiting, settings.gateway_workers, number),
         )
-        return Briefing(own, self._url)
+        return Briefing(own, self._url, settings.gateway_workers)
 
 
 def part(whole: int, num_parts: int, number: int) -> int:
