@@ -45,9 +45,14 @@ class Member:
         return self.num_handed - self._num_taken + self._num_open
 
     @property
+    def begun(self) -> bool:
+        """Whether it has been heard yet."""
+        return self._heard > 0.0
+
+    @property
     def serves(self) -> bool:
         """Whether it takes connections."""
-        return self._heard > 0.0 and not self._leaving and not self._ended.done()
+        return self.begun and not self._leaving and not self._ended.done()
 
     @property
     def silent(self) -> bool:

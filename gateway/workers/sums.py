@@ -70,7 +70,7 @@ class Sums:
             if self._members.get(member.number) is member:  # else what it said is with its end
                 found[member.number] = answer
 
-        await asyncio.gather(*(ask(member) for member in self._members.values()))
+        await asyncio.gather(*(ask(member) for member in self._members.values() if member.begun))
 
     def _of_workers(self) -> dict[int, Families]:
         found: dict[int, Families] = {}

@@ -19,7 +19,7 @@ class Worker:
 
     def __init__(self, number: int) -> None:
         self.number, self.num_open = number, 0
-        self.ready = self.serves = True
+        self.ready = self.serves = self.begun = True
         self.silent = self.stuck = False
         self.metrics = HttpMetrics(Metrics())
 
@@ -119,6 +119,22 @@ def test_one_that_ends_while_it_is_asked_is_not_counted_for_its_successor() -> N
         await whole.sums.page()
         whole.members[1].count(1)
         assert await whole.counted() == 1
+
+    run(work())
+
+
+def test_one_that_is_only_starting_is_not_waited_for() -> None:
+    async def work() -> None:
+        whole = Whole()
+        whole.members[1].count(2)
+        whole.members[2].begun = whole.members[2].serves = False
+
+        async def never(what: str, within_s: float) -> Any:
+            raise AssertionError("it was asked")
+
+        whole.members[2].ask = never  # type: ignore[method-assign]
+        assert await whole.counted() == 2
+        assert await whole.value("kvferry_gateway_workers_ready") == 1
 
     run(work())
 
