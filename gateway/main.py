@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 from gateway.app import create_app
@@ -68,6 +69,8 @@ def run(settings: GatewaySettings, seat: Seat | None = None) -> int:
         parsers = settings.tool_call_parser, settings.reasoning_parser
         name, longest = settings.served_model_name, settings.fixed_model_len
         model = load_served_model(Path(settings.model), name, longest, template, *parsers)
+        if seat is not None:
+            model = replace(model, created=seat.briefing.created)
     except ModelFolderError as error:
         log.error("model_refused", model=settings.model, reason=str(error))
         return BAD_SETTINGS
@@ -94,7 +97,7 @@ async def _serve(
 ) -> int:
     """Answer HTTP from the start; requests get through once the bus is there."""
     lobby, metrics, done = Lobby(), Metrics(), asyncio.Event()
-    url = entrance.url if isinstance(entrance, Seat) else url_of(entrance)
+    url = entrance.briefing.url if isinstance(entrance, Seat) else url_of(entrance)
 
     async def work() -> None:
         async with _dispatcher(settings, me, url, metrics) as dispatcher:
@@ -103,7 +106,7 @@ async def _serve(
             await done.wait()
 
     bounds, counted = http_settings(settings), HttpMetrics(metrics)
-    limiter = _limiter(settings, entrance.num_workers if isinstance(entrance, Seat) else 1)
+    limiter = _limiter(settings, entrance.briefing.num_workers if isinstance(entrance, Seat) else 1)
     grammars = GrammarCheck()
     background = Background(Shelf(_response_store(settings)))
     app = create_app(lobby, model, bounds, counted, keys, limiter, grammars, background)

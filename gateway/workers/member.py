@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from gateway.workers.handing import hand_over
@@ -109,8 +110,11 @@ class Member:
         self._channel.shutdown(socket.SHUT_WR)
 
     def _reap(self) -> None:
+        """Take its exit code; what it left running in its group ends too."""
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
         self._ended.set_result(self._process.wait())
 
 

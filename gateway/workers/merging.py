@@ -38,10 +38,10 @@ class Families:
 
     def add(self, said: Iterable[Sequence[Any]], kinds: Sequence[str] = ()) -> None:
         """Take in what ``told`` gave, of these kinds alone if any are named."""
-        for name, text, kind, samples in said:
+        for name, about, kind, samples in said:
             if kinds and kind not in kinds:
                 continue
-            self._families.setdefault(name, Metric(name, text, kind))
+            self._families.setdefault(name, Metric(name, about, kind))
             values = self._values.setdefault(name, {})
             for sample, labels, value in samples:
                 key = (sample, tuple((label, text) for label, text in labels))

@@ -39,15 +39,16 @@ class Briefing:
     settings: GatewaySettings
     url: str
     num_workers: int
+    created: int
+    """Since when the model is served, in seconds since 1970: all say the same."""
 
 
 class Seat:
     """Made before the loop runs; ``join`` and the rest belong into it."""
 
-    def __init__(self, url: str, num_workers: int, channel: socket.socket, line: socket.socket) -> None:
+    def __init__(self, briefing: Briefing, channel: socket.socket, line: socket.socket) -> None:
         """``channel`` brings connections, ``line`` is for words."""
-        self.url = url
-        self.num_workers = num_workers
+        self.briefing = briefing
         self._channel, self._line_end = channel, line
         self._line: Line | None = None
         self._arrivals: Arrivals | None = None
@@ -126,4 +127,4 @@ def take_seat(argv: Sequence[str]) -> tuple[GatewaySettings, Seat]:
     channel, line = socket.socket(fileno=given.channel_fd), socket.socket(fileno=given.line_fd)
     briefing = pickle.loads(channel.recv(MAX_BRIEFING_BYTES))
     assert isinstance(briefing, Briefing)
-    return briefing.settings, Seat(briefing.url, briefing.num_workers, channel, line)
+    return briefing.settings, Seat(briefing, channel, line)

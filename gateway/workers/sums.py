@@ -50,8 +50,8 @@ class Sums:
     async def page(self) -> str:
         """All metrics as Prometheus text."""
         await self._ask(METRICS, self._metrics)
-        whole, by_worker = Families(), self._by_worker()
-        for said in (told(self._own.registry), by_worker, *(each.told() for each in self._of_workers().values())):
+        whole, workers = Families(), self._of_workers()
+        for said in (told(self._own.registry), self._by_worker(workers), *(each.told() for each in workers.values())):
             whole.add(said)
         return whole.render().decode()
 
@@ -80,11 +80,11 @@ class Sums:
             families.add(self._metrics.get(number, []))
         return found
 
-    def _by_worker(self) -> Said:
+    def _by_worker(self, workers: Mapping[int, Families]) -> Said:
         """How evenly they are used."""
         requests = [
             (_REQUESTS.replace("gateway_", "gateway_worker_"), [("worker", str(number))], families.total(_REQUESTS))
-            for number, families in self._of_workers().items()
+            for number, families in workers.items()
         ]
         connections = [
             (f"{PREFIX}gateway_worker_connections", [("worker", str(number))], float(member.num_open))

@@ -60,6 +60,7 @@ class Supervisor:
         self._settings = settings
         self._start = start
         self._url = url_of(listener)
+        self._created = int(time.time())
         self._members: dict[int, Member] = {}
         self._sums = Sums(self._members)
         self._door = Door(listener, self._members)
@@ -131,7 +132,7 @@ class Supervisor:
             max_connections=part(settings.max_connections, settings.gateway_workers, number),
             max_waiting=part(settings.max_waiting, settings.gateway_workers, number),
         )
-        return Briefing(own, self._url, settings.gateway_workers)
+        return Briefing(own, self._url, settings.gateway_workers, self._created)
 
 
 def part(whole: int, num_parts: int, number: int) -> int:

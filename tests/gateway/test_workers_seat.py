@@ -29,7 +29,7 @@ class Supervisor:
     def __init__(self) -> None:
         self.channel, their_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._line_end, their_line = socket.socketpair()
-        self.seat = Seat("http://here", 2, their_channel, their_line)
+        self.seat = Seat(Briefing(GatewaySettings(), "http://here", 2, 0), their_channel, their_line)
         self.metrics = HttpMetrics(Metrics())
         self.stands: list[list[object]] = []
         self.left = asyncio.Event()
@@ -128,10 +128,11 @@ def test_a_worker_learns_by_its_channel_what_it_is_to_do() -> None:
     ends = socket.socketpair()
     settings = GatewaySettings(gateway_id="gateway-a-w1", api_key=("secret",), port=1234)
     with ours, ends[0]:
-        ours.send(pickle.dumps(Briefing(settings, "http://here", 2)))
+        briefing = Briefing(settings, "http://here", 2, 1_700_000_000)
+        ours.send(pickle.dumps(briefing))
         flags = ["--channel-fd", str(theirs.detach()), "--line-fd", str(ends[1].detach())]
         told, seat = take_seat([*flags, "--gateway-id", "gateway-a-w1"])
         assert told == settings
-        assert (seat.url, seat.num_workers) == ("http://here", 2)
+        assert seat.briefing == briefing
         run(seat.close())
         seat._line_end.close()
