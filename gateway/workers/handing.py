@@ -13,6 +13,7 @@ AT_A_TIME = 64
 """Taken in one go, so that a flood of newcomers doesn't hold up answers."""
 
 _CONNECTION = b"c"
+LOG_S = 10.0
 
 log = get_logger("gateway.handing")
 
@@ -55,8 +56,10 @@ class Arrivals:
                 self.close()
                 self.over.set()
                 return
+            self.num_taken += 1
+            if not descriptors:  # the system drops what this process has no number left for
+                log.every(LOG_S, "dropped").error("connection_dropped", reason="too many open files")
             for each in descriptors:
-                self.num_taken += 1
                 spawn(self._serve(socket.socket(fileno=each)), "connection")
 
     async def _serve(self, connection: socket.socket) -> None:

@@ -110,7 +110,11 @@ class Supervisor:
 
     async def _run_once(self, number: int) -> int:
         answers = {METRICS: lambda _: self._sums.page(), LOAD: lambda _: self._sums.load()}
-        member = await self._start(number, self._briefing(number), answers)
+        try:
+            member = await self._start(number, self._briefing(number), answers)
+        except OSError as error:
+            log.error("worker_not_started", worker=number, reason=error.strerror)
+            return CRASHED
         log.info("worker_started", worker=number, pid=member.pid)
         self._members[number] = member
         if self._ending.is_set():

@@ -152,6 +152,12 @@ def test_a_killed_process_is_replaced_and_the_port_never_refuses(port: Port) -> 
     assert all(now[labels] >= value for labels, value in counted.items())
 
 
+def test_when_the_supervisor_dies_its_processes_end_with_it(port: Port) -> None:
+    workers = port.workers
+    port.process.kill()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 10, "the end of all")
+
+
 def test_told_to_end_it_lets_open_streams_finish_and_says_meanwhile_why_nothing_new_is_taken(
     nats_url: str, model_dir: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -61,11 +62,15 @@ class Started:
     def __init__(self, settings: GatewaySettings, *, obey: bool) -> None:
         self.workers: list[Worker] = []
         self.stop = asyncio.Event()
+        self.num_failures = 0
         self._obey = obey
         supervisor = Supervisor(settings, listen("127.0.0.1", 0), self._start)  # type: ignore[arg-type]
         self.running = asyncio.ensure_future(supervisor.run(self.stop))
 
     async def _start(self, number: int, briefing: Briefing, answers: Mapping[str, Hear]) -> Worker:
+        if self.num_failures:
+            self.num_failures -= 1
+            raise BlockingIOError(errno.EAGAIN, "no process can be had")
         self.workers.append(Worker(number, briefing, obeys=self._obey))
         return self.workers[-1]
 
@@ -110,6 +115,18 @@ def test_one_that_ends_unasked_is_started_again_and_the_others_go_on() -> None:
                 assert s.workers[-1].number == s.workers[-2].number
             assert not s.running.done()
             assert sum(each.over.done() for each in s.workers) == 3
+
+    run(work())
+
+
+def test_one_that_cannot_be_started_is_tried_again() -> None:
+    async def work() -> None:
+        async with started() as s:
+            s.num_failures = 3
+            s.workers[0].over.set_result(1)
+            await until(lambda: len(s.workers) == 4)
+            assert s.num_failures == 0
+            assert not s.running.done()
 
     run(work())
 
