@@ -17,6 +17,7 @@ from gateway.workers.line import Hear
 from gateway.workers.member import Member, start_member
 from gateway.workers.seat import LOAD, METRICS, Briefing
 from gateway.workers.sums import Sums
+from protocol.subjects import check_process_id
 from runtime.backoff import Backoff, how_it_ended
 from runtime.identity import process_id
 from runtime.logs import get_logger, setup_logs
@@ -38,6 +39,11 @@ def run(settings: GatewaySettings) -> int:
     """Run until told to end; return the exit code."""
     gateway_id = process_id("gateway", settings.gateway_id)
     setup_logs(settings.log_level, "gateway", gateway_id)
+    try:
+        check_process_id(name_of(gateway_id, settings.gateway_workers))
+    except ValueError as error:
+        log.error("gateway_id_refused", reason=str(error))
+        return BAD_SETTINGS
     try:
         listener = listen(settings.host, settings.port)
     except OSError as error:
@@ -131,12 +137,17 @@ class Supervisor:
         settings = self._settings
         own = replace(
             settings,
-            gateway_id=f"{settings.gateway_id}-w{number}",
+            gateway_id=name_of(settings.gateway_id, number),
             gateway_workers=1,
             max_connections=part(settings.max_connections, settings.gateway_workers, number),
             max_waiting=part(settings.max_waiting, settings.gateway_workers, number),
         )
         return Briefing(own, self._url, settings.gateway_workers, self._created)
+
+
+def name_of(gateway_id: str, number: int) -> str:
+    """The id of a worker."""
+    return f"{gateway_id}-w{number}"
 
 
 def part(whole: int, num_parts: int, number: int) -> int:

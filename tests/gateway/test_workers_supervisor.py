@@ -7,6 +7,7 @@ import errno
 import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -96,6 +97,10 @@ def test_each_worker_has_a_name_of_its_own_and_its_part_of_what_holds_for_all() 
             assert {each.briefing.num_workers for each in s.workers} == {3}
 
     run(work())
+
+
+def test_a_name_that_leaves_no_room_for_those_of_workers_is_refused() -> None:
+    assert supervisors.run(replace(SETTINGS, gateway_id="gateway-" + "a" * 55, port=0)) == BAD_SETTINGS
 
 
 @pytest.mark.parametrize(("whole", "num_parts"), [(1, 1), (2048, 2), (7, 3), (64, 64), (100, 64)])
