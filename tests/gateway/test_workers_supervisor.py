@@ -99,7 +99,8 @@ def test_each_worker_has_a_name_of_its_own_and_its_part_of_what_holds_for_all() 
     run(work())
 
 
-def test_a_name_that_leaves_no_room_for_those_of_workers_is_refused() -> None:
+def test_a_name_that_leaves_no_room_for_those_of_workers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisors, "setup_logs", lambda *_: None)  # those of the tests stay as they are
     assert supervisors.run(replace(SETTINGS, gateway_id="gateway-" + "a" * 55, port=0)) == BAD_SETTINGS
 
 
