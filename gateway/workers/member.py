@@ -69,8 +69,8 @@ class Member:
 
     async def ask(self, what: str, within_s: float) -> Any:
         """Its answer. Raises ``LineBroken``."""
-        if self._line is None:
-            raise LineBroken("it is only just starting")
+        if self._line is None or self.silent:
+            raise LineBroken(f"it hasn't been heard for {SILENT_S:g} s")
         return await self._line.ask(what, within_s)
 
     async def ended(self) -> int:

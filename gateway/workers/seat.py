@@ -79,11 +79,11 @@ class Seat:
             await asyncio.wait_for(self._arrivals.over.wait(), LAST_S)
         except TimeoutError:
             self._arrivals.close()
-        if self._beating is not None:
-            self._beating.cancel()
 
     async def close(self) -> None:
         """Say nothing more."""
+        if self._beating is not None:
+            self._beating.cancel()
         if self._line is not None:
             await self._line.close()
         self._channel.close()
