@@ -230,12 +230,12 @@ def _add_probes(app: FastAPI, services: Services) -> None:
     @app.get("/metrics", responses=PAGE, response_class=Response)
     async def metrics_page() -> Response:
         """Show metrics as Prometheus text."""
-        return Response(services.metrics.all.render(), media_type=CONTENT_TYPE)
+        return Response(await services.metrics.page(), media_type=CONTENT_TYPE)
 
     @app.get("/load")
     async def load() -> Response:
         """Say how many requests are open here beside this one."""
-        return JSONResponse({"server_load": services.metrics.num_running - 1})
+        return JSONResponse({"server_load": await services.metrics.load() - 1})
 
     @app.get("/version")
     async def version_page() -> Response:

@@ -42,10 +42,14 @@ class Stay:
 class Limiter:
     """Keeps a twin of the store at hand, which stands where the store last said. Never raises."""
 
-    def __init__(self, store: LimitStore | None = None, local: MemoryLimits | None = None) -> None:
-        """Without a store it judges alone, always. With one, ``keep`` must run: it finds the store again."""
+    def __init__(self, store: LimitStore | None = None, local: MemoryLimits | None = None, num_alone: int = 1) -> None:
+        """Without a store it judges alone, always. With one, ``keep`` must run: it finds the store again.
+
+        So many are alone together, as the processes of one gateway are: each lets its part of a limit through then.
+        """
         self._store = store
         self._local = local or MemoryLimits()
+        self._num_alone = num_alone
         self._held: defaultdict[str, set[str]] = defaultdict(set)
         self._missed: list[tuple[str, str]] = []  # names and leases whose end the store hasn't heard of
         self._leases = (f"{secrets.token_hex(8)}-{number}" for number in itertools.count())
@@ -60,7 +64,7 @@ class Limiter:
         """Count a request that has come; it holds a slot until ``leave``, unless the verdict refuses it."""
         name, limits, lease = key.name, key.limits, next(self._leases)
         shared = await self._shared(lambda store: store.enter(name, limits, lease))
-        verdict = shared or await self._local.enter(name, limits, lease)
+        verdict = shared or await self._local.enter(name, limits.part(self._num_alone), lease)
         stay = Stay(key, lease, verdict, entered_shared=shared is not None, over=bool(verdict.refused_by))
         if not stay.over and limits.concurrency:
             self._held[name].add(lease)
@@ -77,11 +81,13 @@ class Limiter:
         name, limits = stay.key.name, stay.key.limits
         if not limits.tokens_per_minute or stay.over:
             return
-        wanted = min(num_tokens, limits.tokens_per_minute)
+        wanted, alone = min(num_tokens, limits.tokens_per_minute), limits.part(self._num_alone)
         shared = await self._shared(lambda store: store.take(name, limits, wanted))
-        stay.verdict = shared or await self._local.take(name, limits, wanted)
         if shared is not None:
             self._local.note(name, shared)
+        else:
+            wanted = min(num_tokens, alone.tokens_per_minute)
+        stay.verdict = shared or await self._local.take(name, alone, wanted)
         if not stay.verdict.refused_by:
             stay.num_taken, stay.taken_shared = wanted, shared is not None
 
@@ -99,7 +105,8 @@ class Limiter:
             del self._held[name]
         if not limits.concurrency and not limits.tokens_per_minute:
             return
-        await self._local.leave(name, limits, stay.lease, stay.num_taken - num_used)
+        taken_of = limits if stay.taken_shared else limits.part(self._num_alone)
+        await self._local.leave(name, taken_of, stay.lease, stay.num_taken - num_used)
         reserved = stay.num_taken if stay.taken_shared else 0
         told = self._tell_end(stay, reserved - num_used)
         await asyncio.shield(spawn(told, "limits-leave"))  # who hangs up at this very moment must not keep the slot

@@ -46,6 +46,11 @@ class Limits:
         """Milliseconds in which a token grows back; 0: no limit."""
         return MINUTE_MS / self.tokens_per_minute if self.tokens_per_minute else 0.0
 
+    def part(self, num_parts: int) -> Limits:
+        """Return what each of so many may let through that can't ask each other: at least one of everything."""
+        parts = (self.requests_per_minute, self.tokens_per_minute, self.concurrency)
+        return Limits(*(-(-whole // num_parts) for whole in parts))
+
 
 NO_LIMITS = Limits()
 

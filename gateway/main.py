@@ -7,6 +7,7 @@ import contextlib
 import gc
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 from gateway.app import create_app
@@ -21,6 +22,7 @@ from gateway.http_settings import HttpSettings
 from gateway.key_ring import KeyRing
 from gateway.keys import KeyFileError
 from gateway.limiter import Limiter
+from gateway.listening import listen, url_of
 from gateway.lobby import Lobby
 from gateway.metrics import HttpMetrics
 from gateway.redis_limits import WARM_TIMEOUT_S, RedisLimits
@@ -30,6 +32,7 @@ from gateway.responses_api.shelf import Shelf
 from gateway.responses_api.store import MemoryStore, ResponseStore
 from gateway.served_model import ServedModel, load_served_model
 from gateway.settings import GatewaySettings
+from gateway.workers.seat import Seat
 from protocol.codec import decode
 from protocol.errors import WireError
 from protocol.messages import GatewayStatus, Peer, WorkerStatus
@@ -46,7 +49,6 @@ from runtime.tasks import leave_within, run_service, spawn
 
 BAD_SETTINGS = 2
 """Exit code when starting again wouldn't help."""
-BACKLOG = 2048
 
 LEAVE_S = 15.0
 """Seconds from the last answer to the end of the process."""
@@ -54,12 +56,12 @@ LEAVE_S = 15.0
 log = get_logger("gateway")
 
 
-def run(settings: GatewaySettings) -> int:
-    """Run until told to end; return the exit code."""
+def run(settings: GatewaySettings, seat: Seat | None = None) -> int:
+    """Run until told to end; return the exit code. With a ``seat`` a supervisor has the port."""
     gateway_id = process_id("gateway", settings.gateway_id)
     setup_logs(settings.log_level, "gateway", gateway_id)
     try:
-        listener = _listen(settings.host, settings.port)
+        entrance = seat or listen(settings.host, settings.port)
     except OSError as error:
         log.error("port_taken", host=settings.host, port=settings.port, reason=error.strerror)
         return BAD_SETTINGS
@@ -68,6 +70,8 @@ def run(settings: GatewaySettings) -> int:
         parsers = settings.tool_call_parser, settings.reasoning_parser
         name, longest = settings.served_model_name, settings.fixed_model_len
         model = load_served_model(Path(settings.model), name, longest, template, *parsers)
+        if seat is not None:
+            model = replace(model, created=seat.briefing.created)
     except ModelFolderError as error:
         log.error("model_refused", model=settings.model, reason=str(error))
         return BAD_SETTINGS
@@ -80,18 +84,9 @@ def run(settings: GatewaySettings) -> int:
     gc.freeze()  # what has been loaded stays: looked through again and again, it would halt all streams meanwhile
 
     async def serve(stop: asyncio.Event) -> int:
-        return await _serve(settings, model, keys, new_peer(gateway_id), listener, stop)
+        return await _serve(settings, model, keys, new_peer(gateway_id), entrance, stop)
 
     return run_service(serve)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host, port))
-    listener.listen(BACKLOG)
-    return listener
 
 
 async def _serve(
@@ -99,12 +94,12 @@ async def _serve(
     model: ServedModel,
     keys: KeyRing,
     me: Peer,
-    listener: socket.socket,
+    entrance: socket.socket | Seat,
     stop: asyncio.Event,
 ) -> int:
     """Answer HTTP from the start; requests get through once the bus is there."""
     lobby, metrics, done = Lobby(), Metrics(), asyncio.Event()
-    url = "http://{}:{}".format(*listener.getsockname()[:2])
+    url = entrance.briefing.url if isinstance(entrance, Seat) else url_of(entrance)
 
     async def work() -> None:
         async with _dispatcher(settings, me, url, metrics) as dispatcher:
@@ -112,15 +107,18 @@ async def _serve(
             log.info("listening", url=url)
             await done.wait()
 
-    bounds, counted, limiter = http_settings(settings), HttpMetrics(metrics), _limiter(settings)
+    bounds, counted = http_settings(settings), HttpMetrics(metrics)
+    limiter = _limiter(settings, entrance.briefing.num_workers if isinstance(entrance, Seat) else 1)
     grammars = GrammarCheck()
     background = Background(Shelf(_response_store(settings)))
     app = create_app(lobby, model, bounds, counted, keys, limiter, grammars, background)
+    if isinstance(entrance, Seat):
+        await entrance.join(counted, lambda: lobby.health().ready)
     keeping = spawn(limiter.keep(), "limiter")
     working = asyncio.ensure_future(work())
     working.add_done_callback(lambda _: stop.set())
     await serve_http(
-        app, listener, stop, lambda: lobby.drain(settings.shutdown_timeout), bounds, counted.refused_connection
+        app, entrance, stop, lambda: lobby.drain(settings.shutdown_timeout), bounds, counted.refused_connection
     )
     leave_within(LEAVE_S)
     keeping.cancel()
@@ -132,6 +130,8 @@ async def _serve(
         working.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await working
+    if isinstance(entrance, Seat):
+        await entrance.close()
     return 0
 
 
@@ -179,10 +179,11 @@ async def _read_store(store: RosterStore, roster: Roster) -> None:
             roster.hear(envelope.sender, status)
 
 
-def _limiter(settings: GatewaySettings) -> Limiter:
+def _limiter(settings: GatewaySettings, num_workers: int) -> Limiter:
     if not settings.redis_url:
         return Limiter()
-    return Limiter(RedisLimits(open_redis(settings.redis_url, WARM_TIMEOUT_S, settings.redis_tls)))
+    store = RedisLimits(open_redis(settings.redis_url, WARM_TIMEOUT_S, settings.redis_tls))
+    return Limiter(store, num_alone=num_workers)
 
 
 def _response_store(settings: GatewaySettings) -> ResponseStore:

@@ -1,6 +1,7 @@
 """What the HTTP side counts and measures. ``path`` is how a first token was made."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from gateway.access_log import RequestRecord
 from runtime.metrics import Metrics
@@ -24,13 +25,25 @@ REQUEST_BUCKETS_S = (
 """From a refusal to a long answer on a CPU."""
 
 
+class Siblings(Protocol):
+    """All processes that answer on this port. Both raise ``GatewayError``."""
+
+    async def metrics(self) -> bytes:
+        """Return their metrics, added up, as Prometheus text."""
+
+    async def load(self) -> int:
+        """Return how many requests are open in all."""
+
+
 class HttpMetrics:
     """Made once per process; they are in the registry from then on."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.all = metrics
         self.num_running = 0
-        """Requests that wait or run now."""
+        """Requests that wait or run now, in this process."""
+        self.siblings: Siblings | None = None
+        """None: this process is alone on its port."""
         self._requests = metrics.counter("gateway_requests", "Requests answered or given up (499)", ("route", "status"))
         self._running = metrics.gauge("gateway_requests_running", "Requests that wait or run")
         self._paths = metrics.counter("gateway_paths", "Requests by how their first token was made", ("path",))
@@ -48,6 +61,14 @@ class HttpMetrics:
         self._cut_off = metrics.counter(
             "gateway_connections_refused", "Connections ended for their clients' fault", ("reason",)
         )
+
+    async def page(self) -> bytes:
+        """Return what the port has to tell, as Prometheus text. Raises ``GatewayError``."""
+        return self.all.render() if self.siblings is None else await self.siblings.metrics()
+
+    async def load(self) -> int:
+        """Return how many requests are open at the port. Raises ``GatewayError``."""
+        return self.num_running if self.siblings is None else await self.siblings.load()
 
     def began(self) -> None:
         """Count a request that arrived."""

@@ -7,7 +7,9 @@ from gateway import origins
 from gateway.tool_calls.formats import AUTO, NONE, READERS, REASONING_MARKERS
 from runtime import units
 from runtime.service_settings import ServiceSettings
-from runtime.settings import SettingsError, parse_bool, setting
+from runtime.settings import SettingsError, flag_of, parse_bool, setting
+
+MAX_GATEWAY_WORKERS = 64
 
 _SECONDS = units.seconds(0.05, 7 * 24 * 3600.0)
 
@@ -131,6 +133,13 @@ class GatewaySettings(ServiceSettings):
         "refuse a body with a field that isn't known, by its name, instead of ignoring it: finds misspelled fields, "
         "and turns clients away that send fields of their own",
     )
+    gateway_workers: int = setting(
+        units.integer(1, MAX_GATEWAY_WORKERS),
+        1,
+        "processes that serve the port, more than one for more than one core; they share --max-connections and "
+        "--max-waiting evenly, and need Redis. Each costs about 150 MB of memory",
+        metavar="N",
+    )
     max_waiting: int = setting(
         units.integer(1, 1 << 20),
         1024,
@@ -239,3 +248,16 @@ class GatewaySettings(ServiceSettings):
                 "--allowed-origins * with --allow-credentials would let any web page act under its visitors' names: "
                 "name the origins, or leave --allow-credentials out"
             )
+        if self.gateway_workers == 1:
+            return
+        if not self.redis_url:
+            raise SettingsError(
+                f"--gateway-workers {self.gateway_workers} needs --redis-url: without Redis each process would keep "
+                "answers of /v1/responses, and count limits of keys, for itself alone"
+            )
+        for name in ("max_connections", "max_waiting"):
+            if getattr(self, name) < self.gateway_workers:
+                raise SettingsError(
+                    f"{flag_of(name)} {getattr(self, name)} is less than one for each of the "
+                    f"{self.gateway_workers} --gateway-workers"
+                )

@@ -145,6 +145,12 @@ def _engine(argv: Sequence[str]) -> int:
     return run_engine(argv)
 
 
+def _gateway_worker(argv: Sequence[str]) -> int:
+    from kvferry.services import run_gateway_worker
+
+    return run_gateway_worker(argv)
+
+
 def _version(argv: Sequence[str]) -> int:
     if argv:
         raise UsageError(f"unexpected argument {argv[0]!r:.80}")
@@ -167,7 +173,8 @@ _COMMANDS: dict[str, Command] = {
     "restart": _restart,
     "bench": _bench,
     "engine": _engine,
+    "gateway-worker": _gateway_worker,
     "version": _version,
     "--version": _version,
 }
-_HIDDEN = frozenset({"engine", "--version"})
+_HIDDEN = frozenset({"engine", "gateway-worker", "--version"})

@@ -12,10 +12,9 @@ NOT_BUILT: dict[str, tuple[str, ...]] = {
         "--data-parallel-address",
         "--data-parallel-rpc-port",
         "--data-parallel-backend",
-        "--api-server-count",
-        "-asc",
         "--headless",
     ),
+    "this name of --gateway-workers": ("--api-server-count", "-asc"),
     "context parallelism": ("--decode-context-parallel-size", "-dcp"),
     "expert parallelism": (
         "--enable-expert-parallel",

@@ -22,9 +22,21 @@ def run_gateway(argv: Sequence[str]) -> int:
 
     settings = read_settings(GatewaySettings, "gateway", "Serve the OpenAI API.", argv)
     settings = with_model(settings, _teller("gateway"))
+    if settings.gateway_workers > 1:
+        from gateway.workers.supervisor import run as run_several
+
+        return run_several(settings)
     from gateway.main import run
 
     return run(settings)
+
+
+def run_gateway_worker(argv: Sequence[str]) -> int:
+    """Run one of the processes of a gateway that has several; its supervisor starts it and knows the arguments."""
+    from gateway.main import run
+    from gateway.workers.seat import take_seat
+
+    return run(*take_seat(argv))
 
 
 def run_prefill(argv: Sequence[str]) -> int:

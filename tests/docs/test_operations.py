@@ -1,14 +1,18 @@
 """docs/operations.md names the metrics, codes, reasons and events that there are."""
 
+import asyncio
 import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from engine.api import Load
 from gateway import front
 from gateway.dispatch_metrics import DispatchCounters
 from gateway.metrics import HttpMetrics
+from gateway.workers.sums import Sums
 from kvtransfer.node import worker_metrics
 from protocol.errors import MEANINGS, Code
 from runtime.bus import BusCounters
@@ -42,8 +46,10 @@ def test_every_metric_is_named_and_no_other() -> None:
     node = SimpleNamespace(postbox=SimpleNamespace(bus=bus, num_refused=0), link=link)
     worker = SimpleNamespace(load=Load(), held={}, bytes_moved=0)
     of_worker = worker_metrics(cast("Any", node), cast("Any", worker))
+    of_several = [each.name for each in text_string_to_metric_families(asyncio.run(Sums({}).page()))]
+    together = {name for name in of_several if name.startswith(PREFIX) and not name.endswith("_created")}
     named = set(re.findall(r"`(kvferry_\w+[a-z])`", section("Metrics")))
-    assert named == names_of(of_gateway) | names_of(of_worker)
+    assert named == names_of(of_gateway) | names_of(of_worker) | together
 
 
 def test_codes_stand_beside_their_status() -> None:

@@ -325,6 +325,33 @@ def test_without_the_store_no_request_fails_and_each_gateway_limits_by_itself(ca
     assert [record.getMessage() for record in caplog.records] == ["limits_alone"]  # and no more for ten seconds
 
 
+def test_processes_of_one_gateway_share_a_limit_among_them_while_the_store_is_away() -> None:
+    async def work() -> None:
+        store, key = Store(), key_of(requests_per_minute=6, tokens_per_minute=100, concurrency=4)
+        store.away = True
+        parts = [Limiter(store, num_alone=2) for _ in range(2)]
+        stays = [await each.enter(key) for each in parts for _ in range(3)]
+        assert [stay.verdict.refused_by for stay in stays] == ["", "", CONCURRENCY] * 2
+        for each, stay in ((parts[0], stays[0]), (parts[1], stays[3])):
+            await each.take(stay, 1000)  # more than there is: all of its part
+            assert (stay.verdict.refused_by, stay.num_taken) == ("", 50)
+            await each.leave(stay, 10)
+        assert [(await each.enter(key)).verdict.refused_by for each in parts] == ["", ""]
+        for each, stay in ((parts[0], stays[1]), (parts[1], stays[4])):
+            await each.take(stay, 45)
+            assert stay.verdict.refused_by == TOKENS
+            await each.take(stay, 40)
+            assert stay.verdict.refused_by == ""
+            await each.leave(stay, 40)
+        assert [(await each.enter(key)).verdict.refused_by for each in parts] == [REQUESTS, REQUESTS]
+
+    run(work())
+
+
+def test_a_part_of_a_limit_is_never_nothing_and_no_limit_stays_none() -> None:
+    assert Limits(1, 0, 5).part(2) == Limits(1, 0, 3)
+
+
 def test_what_was_spent_and_held_counts_on_when_the_store_goes() -> None:
     async def work() -> None:
         store, key = Store(), key_of(concurrency=3, requests_per_minute=3, tokens_per_minute=100)

@@ -12,7 +12,8 @@ import pytest
 
 from kvferry.child import MAX_LINE_BYTES, Child
 from kvferry.spawn import child_environment
-from kvferry.supervisor import Backoff, ChildSpec, Supervisor, how_it_ended
+from kvferry.supervisor import ChildSpec, Supervisor
+from runtime.backoff import Backoff, how_it_ended
 
 DEADLINE_S = 20.0
 STAY = "import signal; print('here', flush=True); signal.pause()"
