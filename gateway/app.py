@@ -1,8 +1,5 @@
 """The HTTP app: routes and error handlers."""
 
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any
-
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
@@ -14,7 +11,7 @@ from gateway.anthropic_api.routes import count_tokens, prepare_message
 from gateway.body_schema import body_of
 from gateway.chat import prepare_chat
 from gateway.completions import prepare_completion
-from gateway.description import ANSWERS, ERRORS, NOT_READY, OF_PAGE, OF_STREAM, OTHER_ERRORS, PAGE
+from gateway.description import ANSWERS, ERRORS, OF_PAGE, OF_STREAM, OTHER_ERRORS
 from gateway.direct_routes import DirectRoutes, direct_endpoints, refusal
 from gateway.embeddings import EmbeddingBody, embed
 from gateway.errors import GatewayError
@@ -28,6 +25,7 @@ from gateway.key_ring import KeyRing
 from gateway.limiter import Limiter
 from gateway.metrics import HttpMetrics
 from gateway.model_card import card_json
+from gateway.probes import add_probes, own_version
 from gateway.requests import ChatBody, CompletionBody
 from gateway.responses_api.background import Background
 from gateway.responses_api.body import ResponsesBody
@@ -37,7 +35,7 @@ from gateway.responses_api.store import MemoryStore
 from gateway.served_model import ServedModel
 from gateway.services import Services
 from gateway.tokenize import DetokenizeBody, TokenizeChat, TokenizeText, detokenize, tokenize
-from runtime.metrics import CONTENT_TYPE, Metrics
+from runtime.metrics import Metrics
 
 
 class App(FastAPI):
@@ -80,7 +78,7 @@ def create_app(
     services.metrics.watch_limits(lambda: services.limiter.alone)
     app = App(
         title="KVFerry",
-        version=_version(),
+        version=own_version(),
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -94,7 +92,7 @@ def create_app(
     _add_tokens(app, services)
     _add_embeddings(app, services)
     _add_models(app, services)
-    _add_probes(app, services)
+    add_probes(app, services)
     app.serve_behind(KeyRing(settings.api_keys) if keys is None else keys, services)
     return app
 
@@ -192,61 +190,6 @@ def _add_models(app: FastAPI, services: Services) -> None:
         )
 
 
-def _add_probes(app: FastAPI, services: Services) -> None:
-    @app.get("/live")
-    async def live() -> Response:
-        """Say that the process answers: no reason to restart it, whatever is amiss elsewhere."""
-        return JSONResponse({"status": "live"})
-
-    @app.get("/ready", responses=NOT_READY)
-    async def ready() -> Response:
-        """Say whether a new request can be taken here: the bus is there, some path is, and this gateway stays."""
-        health = services.dispatcher.health()
-        body = {
-            "status": "ready" if health.ready else "draining" if health.draining else "not_ready",
-            "bus": "connected" if health.connected else "away",
-            "paths": health.paths,
-            "reasons": health.reasons_json(),
-        }
-        return _probe(body, ok=health.ready)
-
-    @app.get("/ping", responses=NOT_READY)
-    @app.post("/ping", responses=NOT_READY)
-    @app.get("/health", responses=NOT_READY)
-    async def health_page() -> Response:
-        """Say which paths can generate: 200 if any can. A gateway that drains can still."""
-        health = services.dispatcher.health()
-        body = {
-            "status": health.status,
-            "paths": health.paths,
-            "prefill_workers": health.num_prefill,
-            "decode_workers": health.num_decode,
-            "model": services.folder_model.name,
-            "draining": health.draining,
-            "reasons": health.reasons_json(),
-        }
-        return _probe(body, ok=bool(health.paths))
-
-    @app.get("/metrics", responses=PAGE, response_class=Response)
-    async def metrics_page() -> Response:
-        """Show metrics as Prometheus text."""
-        return Response(await services.metrics.page(), media_type=CONTENT_TYPE)
-
-    @app.get("/load")
-    async def load() -> Response:
-        """Say how many requests are open here beside this one."""
-        return JSONResponse({"server_load": await services.metrics.load() - 1})
-
-    @app.get("/version")
-    async def version_page() -> Response:
-        """Name the version."""
-        return JSONResponse({"version": _version()})
-
-
-def _probe(body: dict[str, Any], *, ok: bool) -> Response:
-    return JSONResponse(body) if ok else JSONResponse(body, 503, {"retry-after": "1"})
-
-
 async def _gateway_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, GatewayError)
     return refusal(error, request.scope)
@@ -257,10 +200,3 @@ async def _http_error(request: Request, error: Exception) -> Response:
     ours = from_http(error, request.method, request.url.path)
     record_of(request.scope).error_code = ours.code or str(ours.status)
     return error_response(ours, request.scope, error.headers)
-
-
-def _version() -> str:
-    try:
-        return version("kvferry")
-    except PackageNotFoundError:
-        return "unknown"
