@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kvferry_kernels.gpu.operand import FLOATS, check
 from kvferry_kernels.gpu.shipped import Shipped
 
 TILE = 1024
@@ -28,9 +29,10 @@ def silu_and_mul_kernel(out_ptr: tl.tensor, x_ptr: tl.tensor, SIZE: tl.constexpr
 def silu_and_mul(x: Tensor) -> Tensor:
     """Map gate and up, ``[num_tokens, 2 * size]``, to silu(gate) * up, ``[num_tokens, size]``.
 
-    bfloat16, float16 or float32, contiguous; computed in float32 and rounded once.
+    bfloat16, float16 or float32, contiguous; computed in float32 and rounded once. ValueError for other tensors.
     """
     size = x.shape[1] // 2
+    check("rows", x, (x.shape[0], 2 * size), FLOATS, x.device)
     out = x.new_empty(x.shape[0], size)
     if out.numel():
         grid = (x.shape[0], triton.cdiv(size, TILE))

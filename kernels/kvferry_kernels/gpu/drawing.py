@@ -58,17 +58,17 @@ def draw(
     before = tl.full([], 0.0, tl.float64)
     seen = tl.full([], 0, tl.int32)
     token = tl.full([], -1, tl.int32)
+    latest = tl.full([], -1, tl.int32)
     start = tl.full([], 0, tl.int32)
     while (token < 0) & (start < count):
         ids, logits = read_either(logits_ptr, allowed_ptr, is_narrowed, list_ptr, is_listed, start, count, VOCAB, TILE)
         weights, seen = _kept(logits, peak, temperature, last, ties, seen, min_p)
         after = before + tl.sum(weights, axis=0).to(tl.float64)
+        latest = tl.maximum(latest, tl.max(tl.where(weights > 0.0, ids, -1), axis=0))
         if after >= target:
             reached = (before + tl.cumsum(weights, axis=0).to(tl.float64) >= target) & (weights > 0.0)
-            # Rounding may leave the running sums short of their total: then it is the last one.
-            token = tl.minimum(
-                tl.min(tl.where(reached, ids, VOCAB), axis=0), tl.max(tl.where(weights > 0.0, ids, -1), axis=0)
-            )
+            token = tl.minimum(tl.min(tl.where(reached, ids, VOCAB), axis=0), latest)
         before = after
         start += TILE
-    return token
+    # Rounding may leave the running sums short of their total: then it is the last one.
+    return tl.where(token < 0, latest, token)

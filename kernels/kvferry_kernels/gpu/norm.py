@@ -11,13 +11,9 @@ import triton.language as tl
 from torch import Tensor
 
 from kvferry_kernels.gpu import e4m3
+from kvferry_kernels.gpu.operand import FLOATS, check
+from kvferry_kernels.gpu.quantized_rows import MAX_SIZE, warps_of_row
 from kvferry_kernels.gpu.shipped import Shipped
-
-MAX_SIZE = 32768
-"""A row is held in the registers of one program."""
-
-NUMBERS_PER_THREAD = 16
-MAX_WARPS = 16
 
 
 @triton.jit
@@ -58,7 +54,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
 
     ``x`` ``[num_tokens, size]`` and ``weight`` ``[size]``: bfloat16, float16 or float32, contiguous. ``residual``,
     float32 and of x's shape, becomes residual + x in place, and that sum is what is normalized. Returns x's shape and
-    dtype. ValueError for rows of more than ``MAX_SIZE`` numbers.
+    dtype. ValueError for other tensors, and for rows of more than ``quantized_rows.MAX_SIZE`` numbers.
     """
     out = torch.empty_like(x)
     _launch(out, None, x, weight, eps, residual)
@@ -66,7 +62,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
 
 
 def rms_norm_quantized(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """``rms_norm``, then ``fp8_matmul.quantize_rows``, bit for bit, in one pass.
+    """``rms_norm``, then ``quantized_rows.quantize_rows``, bit for bit, in one pass.
 
     Returns float8_e4m3fn ``[num_tokens, size]`` and float32 scales ``[num_tokens]``.
     """
@@ -89,6 +85,9 @@ def _launch(out: Tensor, scales: Tensor | None, x: Tensor, weight: Tensor, eps: 
     num_rows, size = x.shape
     if size > MAX_SIZE:
         raise ValueError(f"rows of {size} numbers: at most {MAX_SIZE} fit")
+    check("rows", x, (num_rows, size), FLOATS, x.device)
+    check("weight", weight, (size,), FLOATS, x.device)
+    check("residual", residual, (num_rows, size), (torch.float32,), x.device)
     if not num_rows:
         return
     rms_norm_kernel[(num_rows,)](
@@ -105,12 +104,6 @@ def _launch(out: Tensor, scales: Tensor | None, x: Tensor, weight: Tensor, eps: 
         num_warps=warps_of_row(size),
         num_stages=1,
     )
-
-
-def warps_of_row(size: int) -> int:
-    """Warps for a program that holds a row of so many numbers."""
-    width: int = triton.next_power_of_2(size)
-    return min(MAX_WARPS, max(1, width // (32 * NUMBERS_PER_THREAD)))
 
 
 def _shipped(name: str, *, added: bool, quantized: bool) -> Shipped:

@@ -35,7 +35,7 @@ def rotate_and_cache(
     k_norm: Tensor | None = None,
     eps: float = 0.0,
 ) -> Tensor:
-    """See rotary.rotate_and_cache; Q in float64."""
+    """See rotary_cache.rotate_and_cache; Q in float64."""
     _, kv_heads, block_size, dim = k_cache.shape
     heads = qkv.view(len(qkv), -1, dim)
     q, k, v = heads[:, : -2 * kv_heads], heads[:, -2 * kv_heads : -kv_heads], heads[:, -kv_heads:]
@@ -47,7 +47,7 @@ def rotate_and_cache(
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """See fp8_matmul.quantize_rows."""
+    """See quantized_rows.quantize_rows."""
     top = x.float().abs().amax(-1)
     largest = torch.full_like(top, FP8_MAX)  # a number divided by a tensor is rounded twice
     inverse = torch.where(top > reference.LEAST_TOP, largest / top, 0.0)

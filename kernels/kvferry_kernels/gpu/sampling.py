@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kvferry_kernels.gpu.drawing import draw
 from kvferry_kernels.gpu.logits_row import likeliest, list_ids, total_weight
+from kvferry_kernels.gpu.operand import check
 from kvferry_kernels.gpu.philox import uniform
 from kvferry_kernels.gpu.ranking import above, floor_of_top_k, last_kept, logit_of, weight_of
 from kvferry_kernels.gpu.shipped import Shipped
@@ -24,6 +25,11 @@ CHUNK = 1024
 """Ids held against 16 keys at once: 32 comparisons a thread."""
 
 NUM_WARPS = 16
+WORD = 32
+"""Ids for which a word has a bit."""
+
+LEAST_TEMPERATURE = tl.constexpr(2.0**-126)
+"""The least float32 that no instruction takes for 0."""
 
 
 @triton.jit
@@ -98,7 +104,7 @@ def sample_kernel(
     top_k = tl.load(top_ks_ptr + row)
     top_p = tl.load(top_ps_ptr + row)
     peak, token, tops = likeliest(logits_ptr, allowed_ptr, is_narrowed, VOCAB, TILE)
-    if (token >= 0) & (temperature > 0.0) & (top_k != 1):
+    if (token >= 0) & (temperature >= LEAST_TEMPERATURE) & (top_k != 1):
         is_listed = ((top_k > 0) & (top_k < VOCAB)) | (top_p < 1.0)
         count = tl.full([], VOCAB, tl.int32)
         last = tl.full([], 0, tl.uint32)
@@ -153,17 +159,25 @@ def sample(
 ) -> Tensor:
     """Choose a token for each row of ``logits``, float32 ``[num_rows, vocab]``, contiguous; int64 ``[num_rows]``.
 
-    Each ``[num_rows]``: ``temperatures`` float32, 0 for the first of the largest logits; ``top_ks`` int32, 0 for all;
-    ``top_ps`` float32, 1 for all; ``min_ps`` float32, 0 for all; ``seeds`` int64, the seed's 64 bits; ``choices`` and
-    ``positions`` int32. ``allowed`` int32 ``[num_rows, ceil(vocab / 32)]``: bit i % 32 of word i // 32 allows id i;
-    None allows all. ``scratch``: int32, as large as ``logits``; made, if it isn't given.
+    Each ``[num_rows]``: ``temperatures`` float32, 0 (or less than 2^-126) for the first of the largest logits;
+    ``top_ks`` int32, 0 for all; ``top_ps`` float32, 1 for all; ``min_ps`` float32, 0 for all; ``seeds`` int64, the
+    seed's 64 bits; ``choices`` and ``positions`` int32. ``allowed`` int32 ``[num_rows, ceil(vocab / 32)]``: bit i % 32
+    of word i // 32 allows id i; None allows all. ``scratch``: int32, as large as ``logits``; made, if it isn't given.
 
     A token is -1 where an allowed logit is NaN or the largest isn't finite. A row's token doesn't depend on the others.
+    ValueError for other tensors.
     It is the one of ``engine/sampler.py`` but for rounding: weights are float32, so a draw within about 1e-6 of the
     total of a border between two ids may fall to the other one, and an id whose weight is within as much of what
     top-p or min-p asks for may be kept by one and not by the other.
     """
     num_rows, vocab = logits.shape
+    check("logits", logits, (num_rows, vocab), (torch.float32,), logits.device)
+    floats, ints = (temperatures, top_ps, min_ps), (top_ks, choices, positions)
+    for columns, dtype in ((floats, torch.float32), (ints, torch.int32), ((seeds,), torch.int64)):
+        for column in columns:
+            check("a column", column, (num_rows,), (dtype,), logits.device)
+    check("what is allowed", allowed, (num_rows, triton.cdiv(vocab, WORD)), (torch.int32,), logits.device)
+    check("scratch", scratch, (num_rows, vocab), (torch.int32,), logits.device)
     tokens = logits.new_empty(num_rows, dtype=torch.int64)
     if not num_rows:
         return tokens

@@ -9,8 +9,8 @@ import torch
 import triton
 from torch import Tensor
 
-from kvferry_kernels.gpu import e4m3, fp8_matmul, row_reference
-from kvferry_kernels.gpu.fp8_matmul import FEW_ROWS, MANY_ROWS, SOME_ROWS, Tiles, tiles_for
+from kvferry_kernels.gpu import e4m3, fp8_matmul, quantized_rows, row_reference
+from kvferry_kernels.gpu.fp8_tiles import FEW_ROWS, LARGE, SOME_ROWS, SQUARE, WIDE, Tiles, tiles_for
 from tests.support.gpu_rows import DTYPES, assert_rounded, random
 
 ALL_DTYPES = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -28,7 +28,7 @@ def test_rows_are_quantized_as_by_the_reference_to_the_bit(device: str, dtype: t
     x = random(6, size, dtype=dtype, device=device, scale=3.0)
     x[1] = 0
     x[2] *= 1e-3
-    numbers, scales = fp8_matmul.quantize_rows(x)
+    numbers, scales = quantized_rows.quantize_rows(x)
     expected, expected_scales = row_reference.quantize_rows(x)
     assert torch.equal(numbers.view(torch.uint8), expected.view(torch.uint8))
     assert torch.equal(scales, expected_scales)
@@ -39,7 +39,7 @@ def test_ties_subnormals_and_signs_are_rounded_to_the_nearest_and_even(device: s
     middles = (numbers[1:] + numbers[:-1]) / 2
     around = torch.cat((numbers, middles, middles.nextafter(numbers[1:]), middles.nextafter(numbers[:-1])))
     x = torch.cat((torch.tensor([448.0]), around)).to(device)[None]
-    result, scales = fp8_matmul.quantize_rows(x)
+    result, scales = quantized_rows.quantize_rows(x)
     assert scales.tolist() == [1.0]
     assert torch.equal(result.view(torch.uint8), x.to(torch.float8_e4m3fn).view(torch.uint8))
 
@@ -49,7 +49,7 @@ def test_ties_subnormals_and_signs_are_rounded_to_the_nearest_and_even(device: s
 def test_a_row_with_an_odd_number_has_no_scale_and_leaves_the_others_theirs(device: str, odd: float) -> None:
     x = random(3, 40, dtype=torch.float32, device=device)
     x[1, 7] = odd
-    _, scales = fp8_matmul.quantize_rows(x)
+    _, scales = quantized_rows.quantize_rows(x)
     assert scales.isnan().tolist() == [False, True, False]
 
 
@@ -77,16 +77,24 @@ def test_a_product_is_the_reference(device: str, dtype: torch.dtype, num_rows: i
     assert_rounded(result, exact, float_steps=16, size=magnitude(*args) + exact.abs())
 
 
-@pytest.mark.parametrize("tiles", [FEW_ROWS, SOME_ROWS, MANY_ROWS], ids=["few", "some", "many"])
-def test_cards_without_fp8_multiply_the_same_numbers(device: str, tiles: Tiles) -> None:
-    x, x_scales, weight, scales = operands(70, 40, 300, device)
-    out = torch.empty(70, 40, device=device)
-    grid = (triton.cdiv(70, tiles.rows) * triton.cdiv(40, tiles.outputs),)
-    constants = fp8_matmul.constants_of(tiles, 40, 300, is_widened=True, is_biased=False)
-    bits = x.view(torch.uint8), weight.view(torch.uint8)
-    fp8_matmul.fp8_matmul_kernel[grid](out, bits[0], x_scales, bits[1], scales, out, 70, **constants)
-    exact = row_reference.fp8_matmul(x, x_scales, weight, scales)
-    assert_rounded(out, exact, float_steps=16, size=magnitude(x, x_scales, weight, scales))
+@pytest.mark.parametrize(
+    ("tiles", "is_widened"),
+    [(SQUARE, False), (LARGE, False), (FEW_ROWS, True), (SOME_ROWS, True), (WIDE, True), (SQUARE, True)],
+    ids=str,
+)
+@pytest.mark.parametrize(("num_rows", "outputs", "size"), [(130, 300, 200), (5, 256, 256)])
+def test_tiles_of_each_kind_give_the_reference_widened_or_not(
+    device: str, tiles: Tiles, is_widened: bool, num_rows: int, outputs: int, size: int
+) -> None:
+    x, x_scales, weight, scales = operands(num_rows, outputs, size, device)
+    if is_widened:
+        x, weight = x.view(torch.uint8), weight.view(torch.uint8)
+    out = torch.empty(num_rows, outputs, device=device)
+    constants = fp8_matmul.constants_of(tiles, outputs, size, is_widened=is_widened, is_biased=False)
+    grid = (tiles.programs(num_rows, outputs),)
+    fp8_matmul.fp8_matmul_kernel[grid](out, x, x_scales, weight, scales, out, num_rows, **constants)
+    numbers = x.view(torch.float8_e4m3fn), x_scales, weight.view(torch.float8_e4m3fn), scales
+    assert_rounded(out, row_reference.fp8_matmul(*numbers), float_steps=16, size=magnitude(*numbers))
 
 
 @triton.jit
@@ -121,14 +129,19 @@ def test_invariant_rows_are_bit_equal_in_batches_of_any_number(device: str) -> N
         assert torch.equal(part, together[: len(part)])
 
 
-def test_tiles_are_chosen_by_the_number_of_rows_unless_rows_must_not_depend_on_it() -> None:
-    chosen = [tiles_for(n, batch_invariant=False) for n in (1, 16, 17, 64, 65, 8192)]
-    assert chosen == [FEW_ROWS, FEW_ROWS, SOME_ROWS, SOME_ROWS, MANY_ROWS, MANY_ROWS]
-    assert {tiles_for(n, batch_invariant=True) for n in (1, 16, 17, 64, 65, 8192)} == {SOME_ROWS}
+def test_tiles_are_the_largest_that_keep_a_card_busy_or_the_same_for_all() -> None:
+    def chosen(num_rows: int, outputs: int, *, is_widened: bool = False, batch_invariant: bool = False) -> Tiles:
+        return tiles_for(num_rows, outputs, is_widened=is_widened, batch_invariant=batch_invariant)
+
+    assert [chosen(n, 4096) for n in (1, 16, 17, 64)] == [FEW_ROWS, FEW_ROWS, SOME_ROWS, SOME_ROWS]
+    assert [chosen(n, 4096) for n in (256, 512, 1024, 8192)] == [WIDE, SQUARE, LARGE, LARGE]
+    assert [chosen(n, 28672) for n in (64, 128, 512)] == [WIDE, SQUARE, LARGE]
+    assert chosen(8192, 4096, is_widened=True) == SQUARE
+    assert {chosen(n, 4096, batch_invariant=True) for n in (1, 64, 512, 8192)} == {WIDE}
 
 
 def test_no_rows_are_no_work(device: str) -> None:
     x, x_scales, weight, scales = operands(1, 8, 16, device)
     assert fp8_matmul.fp8_matmul(x[:0], x_scales[:0], weight, scales, torch.bfloat16).shape == (0, 8)
-    numbers, none = fp8_matmul.quantize_rows(torch.empty(0, 16, device=device))
+    numbers, none = quantized_rows.quantize_rows(torch.empty(0, 16, device=device))
     assert (numbers.shape, none.shape) == ((0, 16), (0,))

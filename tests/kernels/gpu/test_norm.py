@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kvferry_kernels import reference
-from kvferry_kernels.gpu import fp8_matmul, norm
+from kvferry_kernels.gpu import norm, quantized_rows
 from tests.support.gpu_rows import DTYPES, assert_rounded, random
 
 ALL_DTYPES = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -31,7 +31,7 @@ def test_a_quantized_norm_is_a_norm_that_is_quantized_then(device: str, dtype: t
     first = random(4, 300, dtype=torch.float32, device=device) if added else None
     second = None if first is None else first.clone()
     numbers, scales = norm.rms_norm_quantized(x, weight, EPS, first)
-    expected, expected_scales = fp8_matmul.quantize_rows(norm.rms_norm(x, weight, EPS, second))
+    expected, expected_scales = quantized_rows.quantize_rows(norm.rms_norm(x, weight, EPS, second))
     assert torch.equal(numbers.view(torch.uint8), expected.view(torch.uint8))
     assert torch.equal(scales, expected_scales)
     if first is not None and second is not None:
@@ -54,6 +54,6 @@ def test_no_rows_are_no_work(device: str) -> None:
 
 
 def test_rows_that_no_program_holds_are_refused(device: str) -> None:
-    x = torch.zeros(1, norm.MAX_SIZE + 1, device=device)
+    x = torch.zeros(1, quantized_rows.MAX_SIZE + 1, device=device)
     with pytest.raises(ValueError, match="at most"):
         norm.rms_norm(x, x[0], EPS)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvferry_kernels.gpu import rotary, row_reference
+from kvferry_kernels.gpu import rotary, rotary_cache, row_reference
 from tests.support.gpu_rows import DTYPES, assert_rounded, random
 
 ALL_DTYPES = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -65,7 +65,7 @@ def test_rotated_k_and_v_go_to_their_slots_and_nowhere_else(
     exact_caches = [cache.double() for cache in caches]
     q_norm, k_norm = norms(dim, dtype, device, normed)
     tables_and_slots = (positions, *tables(dim, device), slots)
-    query = rotary.rotate_and_cache(qkv, *tables_and_slots, *caches, q_norm, k_norm, EPS)
+    query = rotary_cache.rotate_and_cache(qkv, *tables_and_slots, *caches, q_norm, k_norm, EPS)
     exact = row_reference.rotate_and_cache(qkv, *tables_and_slots, *exact_caches, q_norm, k_norm, EPS)
     q, k, _ = qkv.view(tokens, -1, dim).split((heads, kv_heads, kv_heads), dim=1)
     assert_rounded(query, exact, float_steps=8, size=sizes(q, q_norm))
@@ -80,8 +80,8 @@ def test_a_token_is_bit_equal_alone_and_in_a_batch(device: str) -> None:
     positions, slots = torch.arange(6, device=device), torch.arange(6, device=device) * 2
     caches = [torch.zeros(2, 2, 8, 32, dtype=torch.bfloat16, device=device) for _ in range(4)]
     cos, sin = tables(32, device)
-    together = rotary.rotate_and_cache(qkv, positions, cos, sin, slots, *caches[:2])
-    alone = rotary.rotate_and_cache(qkv[4:5], positions[4:5], cos, sin, slots[4:5], *caches[2:])
+    together = rotary_cache.rotate_and_cache(qkv, positions, cos, sin, slots, *caches[:2])
+    alone = rotary_cache.rotate_and_cache(qkv[4:5], positions[4:5], cos, sin, slots[4:5], *caches[2:])
     assert torch.equal(alone, together[4:5])
     for one, all_of_them in ((caches[2], caches[0]), (caches[3], caches[1])):
         assert torch.equal(one[1, :, 0], all_of_them[1, :, 0])
@@ -91,7 +91,7 @@ def test_no_tokens_are_no_work(device: str) -> None:
     cache, none = torch.zeros(1, 1, 16, 16, device=device), torch.empty(0, dtype=torch.int64, device=device)
     cos, sin = tables(16, device)
     qkv = torch.empty(0, 3 * 16, device=device)
-    assert rotary.rotate_and_cache(qkv, none, cos, sin, none, cache, cache).shape == (0, 1, 16)
+    assert rotary_cache.rotate_and_cache(qkv, none, cos, sin, none, cache, cache).shape == (0, 1, 16)
     rotary.rotate(qkv.view(0, 3, 16)[:, :1], qkv.view(0, 3, 16)[:, 1:2], none, cos, sin)
 
 
