@@ -62,7 +62,7 @@ def _store(
     tl.store(out_ptr + places, total.to(out_ptr.dtype.element_ty), mask=is_inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("num_rows",))  # else it is compiled anew for 1 and for multiples of 16
 def fp8_matmul_kernel(
     out_ptr: tl.tensor,
     x_ptr: tl.tensor,

@@ -127,6 +127,15 @@ def test_equal_logits_are_kept_by_id_as_far_as_filters_go(device: str) -> None:
     assert choose(logits, rows, device) == each_expected(logits, rows)
 
 
+def test_top_k_tells_neighbors_among_floats_apart(device: str) -> None:
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(5))
+    logits = (1.0 + order * 2.0**-23).repeat(6, 1)
+    rows = [Row(top_k=5, seed=seed) for seed in range(6)]
+    chosen = choose(logits, rows, device)
+    assert chosen == each_expected(logits, rows)
+    assert all(order[token] >= 35 for token in chosen)
+
+
 def test_rows_of_many_tiles_are_drawn_as_by_the_reference(device: str) -> None:
     logits = noise(4, 9001, seed=2)
     rows = [Row(temperature=4.0), Row(top_k=1500, temperature=4.0), Row(top_k=60), Row(top_p=0.95, temperature=2.0)]
