@@ -1,0 +1,209 @@
+"""Product of rows and weights of 8-bit floats (e4m3), each row and each output with a scale of its own.
+
+Source: Micikevicius et al., "FP8 formats for deep learning" (2022). Hopper's tensor cores keep fewer bits than float32
+within a sum; as in DeepSeek-AI, "DeepSeek-V3 technical report" (2024), theirs is added to one of float32 every 128
+numbers.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kvferry_kernels.gpu import e4m3
+from kvferry_kernels.gpu.fp8_tiles import FEW_ROWS, LARGE, SOME_ROWS, SQUARE, WIDE, Tiles, tiles_for
+from kvferry_kernels.gpu.operand import FLOATS, check
+from kvferry_kernels.gpu.shipped import ARCHITECTURES, Shipped
+
+HAS_FP8 = (8, 9)
+"""The first compute capability with tensor cores for e4m3. Earlier ones multiply the same numbers as float16."""
+
+TOGETHER = 8
+"""Tiles of rows that are computed side by side, so that weights are read from the cache."""
+
+
+@triton.jit
+def _load_weight(weight_ptr: tl.tensor, places: tl.tensor, is_inside: tl.tensor, WHOLE: tl.constexpr) -> tl.tensor:
+    return tl.load(weight_ptr + places) if WHOLE else tl.load(weight_ptr + places, mask=is_inside, other=0.0)
+
+
+@triton.jit
+def _added(total: tl.tensor, x: tl.tensor, weight: tl.tensor, WIDENED: tl.constexpr) -> tl.tensor:
+    """The sums so far, and one tile's products."""
+    if WIDENED:
+        total = tl.dot(e4m3.decode(x), e4m3.decode(weight), total)
+    else:
+        total = tl.dot(x, weight, total, max_num_imprecise_acc=128)
+    return total
+
+
+@triton.jit
+def _store(
+    out_ptr: tl.tensor,
+    total: tl.tensor,
+    rows: tl.tensor,
+    outputs: tl.tensor,
+    x_scales_ptr: tl.tensor,
+    weight_scales_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
+    num_rows: tl.tensor,
+    OUTPUTS: tl.constexpr,
+    BIASED: tl.constexpr,
+) -> None:
+    x_scales = tl.load(x_scales_ptr + rows, mask=rows < num_rows, other=0.0)
+    weight_scales = tl.load(weight_scales_ptr + outputs, mask=outputs < OUTPUTS, other=0.0)
+    total = total * x_scales[:, None] * weight_scales[None, :]
+    if BIASED:
+        total += tl.load(bias_ptr + outputs, mask=outputs < OUTPUTS, other=0.0).to(tl.float32)[None, :]
+    places = rows[:, None].to(tl.int64) * OUTPUTS + outputs[None, :]
+    is_inside = (rows < num_rows)[:, None] & (outputs < OUTPUTS)[None, :]
+    tl.store(out_ptr + places, total.to(out_ptr.dtype.element_ty), mask=is_inside)
+
+
+@triton.jit(do_not_specialize=("num_rows",))  # else it is compiled anew for 1 and for multiples of 16
+def fp8_matmul_kernel(
+    out_ptr: tl.tensor,
+    x_ptr: tl.tensor,
+    x_scales_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    weight_scales_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
+    num_rows: tl.tensor,
+    OUTPUTS: tl.constexpr,
+    SIZE: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    TILE_OUTPUTS: tl.constexpr,
+    TILE_INPUTS: tl.constexpr,
+    HALVES: tl.constexpr,
+    TOGETHER: tl.constexpr,
+    WIDENED: tl.constexpr,
+    BIASED: tl.constexpr,
+) -> None:
+    """One program a tile of ``TILE_ROWS`` times ``TILE_OUTPUTS`` or twice as many, adding in the order of inputs."""
+    WHOLE: tl.constexpr = OUTPUTS % (TILE_OUTPUTS * HALVES) == 0 and SIZE % TILE_INPUTS == 0
+    program = tl.program_id(0)
+    num_tiles = tl.cdiv(num_rows, TILE_ROWS)
+    in_group = TOGETHER * tl.cdiv(OUTPUTS, TILE_OUTPUTS * HALVES)
+    first = program // in_group * TOGETHER
+    width = tl.minimum(num_tiles - first, TOGETHER)
+    first_row = (first + program % in_group % width) * TILE_ROWS
+    first_output = program % in_group // width * TILE_OUTPUTS * HALVES
+    rows, outputs = first_row + tl.arange(0, TILE_ROWS), first_output + tl.arange(0, TILE_OUTPUTS)
+    inputs = tl.arange(0, TILE_INPUTS)
+    x_ptr += first_row.to(tl.int64) * SIZE
+    weight_ptr += first_output.to(tl.int64) * SIZE
+    x_places = tl.arange(0, TILE_ROWS)[:, None] * SIZE + inputs[None, :]
+    places = tl.arange(0, TILE_OUTPUTS)[None, :] * SIZE + inputs[:, None]
+    is_row, is_output = (rows < num_rows)[:, None], (outputs < OUTPUTS)[None, :]
+    is_other = (outputs + TILE_OUTPUTS < OUTPUTS)[None, :]
+    total = tl.zeros([TILE_ROWS, TILE_OUTPUTS], tl.float32)
+    total_of_others = tl.zeros([TILE_ROWS, TILE_OUTPUTS], tl.float32)
+    for start in range(0, SIZE, TILE_INPUTS):
+        is_input = inputs < SIZE - start if SIZE % TILE_INPUTS else inputs < TILE_INPUTS
+        x = tl.load(x_ptr + x_places, mask=is_row & is_input[None, :], other=0.0)
+        weight = _load_weight(weight_ptr, places, is_output & is_input[:, None], WHOLE)
+        total = _added(total, x, weight, WIDENED)
+        if HALVES == 2:
+            weight = _load_weight(weight_ptr + TILE_OUTPUTS * SIZE, places, is_other & is_input[:, None], WHOLE)
+            total_of_others = _added(total_of_others, x, weight, WIDENED)
+        x_ptr += TILE_INPUTS
+        weight_ptr += TILE_INPUTS
+    scaling = (x_scales_ptr, weight_scales_ptr, bias_ptr)
+    _store(out_ptr, total, rows, outputs, *scaling, num_rows, OUTPUTS, BIASED)
+    if HALVES == 2:
+        _store(out_ptr, total_of_others, rows, outputs + TILE_OUTPUTS, *scaling, num_rows, OUTPUTS, BIASED)
+
+
+def fp8_matmul(
+    x: Tensor,
+    x_scales: Tensor,
+    weight: Tensor,
+    weight_scales: Tensor,
+    dtype: torch.dtype,
+    bias: Tensor | None = None,
+    *,
+    batch_invariant: bool = False,
+) -> Tensor:
+    """X weight^T, scaled, plus ``bias``: ``[num_rows, outputs]`` in ``dtype``, bfloat16, float16 or float32.
+
+    ``x`` ``[num_rows, size]`` and ``weight`` ``[outputs, size]``: float8_e4m3fn, contiguous; ``x_scales``
+    ``[num_rows]`` and ``weight_scales`` ``[outputs]``: float32; ``bias`` ``[outputs]`` of any of the dtypes. Sums are
+    float32, in the order of inputs, never cut in two; they are scaled, and rounded once.
+
+    A row's result depends on no other row of its batch. It does depend on which tiles are taken, as instructions for
+    tiles of other shapes add in other orders: by their number (``fp8_tiles.tiles_for``), unless
+    ``batch_invariant``. ValueError for other tensors.
+    """
+    num_rows, size = x.shape
+    outputs = len(weight)
+    for name, tensor, length in (("rows", x, num_rows), ("weight", weight, outputs)):
+        check(name, tensor, (length, size), (torch.float8_e4m3fn,), x.device)
+    for name, tensor, length in (("rows' scales", x_scales, num_rows), ("weight's scales", weight_scales, outputs)):
+        check(name, tensor, (length,), (torch.float32,), x.device)
+    check("bias", bias, (outputs,), FLOATS, x.device)
+    out = x.new_empty(num_rows, outputs, dtype=dtype)
+    if not out.numel():
+        return out
+    is_widened = x.is_cuda and torch.cuda.get_device_capability(x.device) < HAS_FP8
+    tiles = tiles_for(num_rows, outputs, is_widened=is_widened, batch_invariant=batch_invariant)
+    if is_widened:
+        x, weight = x.view(torch.uint8), weight.view(torch.uint8)
+    fp8_matmul_kernel[(tiles.programs(num_rows, outputs),)](
+        out,
+        x,
+        x_scales,
+        weight,
+        weight_scales,
+        out if bias is None else bias,
+        num_rows,
+        **constants_of(tiles, outputs, size, is_widened=is_widened, is_biased=bias is not None),
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+    )
+    return out
+
+
+def constants_of(tiles: Tiles, outputs: int, size: int, *, is_widened: bool, is_biased: bool) -> dict[str, int]:
+    """The kernel's compile-time arguments."""
+    return {
+        "OUTPUTS": outputs,
+        "SIZE": size,
+        "TILE_ROWS": tiles.rows,
+        "TILE_OUTPUTS": tiles.outputs,
+        "TILE_INPUTS": tiles.inputs,
+        "HALVES": tiles.halves,
+        "TOGETHER": TOGETHER,
+        "WIDENED": is_widened,
+        "BIASED": is_biased,
+    }
+
+
+def shipped() -> list[Shipped]:
+    """The configurations of Llama-3-8B's last product of a layer, the longest sums."""
+    sizes = {"few": FEW_ROWS, "some": SOME_ROWS, "wide": WIDE, "square": SQUARE, "large": LARGE}
+    products = [_shipped(name, tiles, is_widened=False) for name, tiles in sizes.items()]
+    widened = [_shipped(name, tiles, is_widened=True) for name, tiles in sizes.items() if tiles != LARGE]
+    return [*products, *widened]
+
+
+def _shipped(name: str, tiles: Tiles, *, is_widened: bool) -> Shipped:
+    number = "*u8" if is_widened else "*fp8e4nv"
+    return Shipped(
+        name=f"fp8_matmul, {name}{' widened' if is_widened else ''}",
+        kernel=fp8_matmul_kernel,
+        signature={
+            "out_ptr": "*bf16",
+            "x_ptr": number,
+            "x_scales_ptr": "*fp32",
+            "weight_ptr": number,
+            "weight_scales_ptr": "*fp32",
+            "bias_ptr": "*bf16",
+            "num_rows": "i32",
+        },
+        constants=constants_of(tiles, 4096, 14336, is_widened=is_widened, is_biased=False),
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+        architectures=tuple(one for one in ARCHITECTURES if is_widened == (divmod(one, 10) < HAS_FP8)),
+    )
