@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+ARCHITECTURES = (80, 90, 100)
+"""Cards that we compile for, compute capability times 10: A100, H100 and H200, B200."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
@@ -12,7 +15,7 @@ class Shipped:
 
     ``kernel``: what ``triton.jit`` returns. ``signature``: Triton's type of each argument that is passed at run time
     ("*bf16", "i32", "fp32"), in any order; pointers are taken to be aligned to 16 bytes, as torch's are.
-    ``constants``: the value of each ``tl.constexpr`` argument.
+    ``constants``: the value of each ``tl.constexpr`` argument. ``architectures``: cards it is meant for.
     """
 
     name: str
@@ -21,3 +24,4 @@ class Shipped:
     constants: Mapping[str, object]
     num_warps: int
     num_stages: int
+    architectures: tuple[int, ...] = ARCHITECTURES
