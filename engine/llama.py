@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.device import has_gpu_kernels, torch_device
+from engine.kernels import Attention, Kernels
 from engine.linear import Linear, packing, products
 from engine.llama_weights import Layer, LlamaWeights, Loader
 from engine.model_config import read_model_config
@@ -21,7 +23,6 @@ from engine.model_sizes import (
 from engine.packed_file import PackedFile, Tiles
 from engine.rope import rope_tables
 from engine.weights import files_fingerprint, open_weights
-from kvferry_kernels import ops
 from kvferry_kernels.decoder import Decoder, DecoderBatch, DecoderLayer, DecoderSizes
 from kvferry_kernels.decoder import fits as decoder_fits
 
@@ -57,7 +58,8 @@ class LlamaModel:
     ) -> None:
         """Load ``folder``; ModelError if it can't be served.
 
-        ``dtype`` is "float32", "bfloat16", "float16" (GPU only) or "auto", the folder's own. ``quantization`` is "none"
+        ``device`` is one of engine.device. ``dtype`` is "float32", "bfloat16", "float16" (GPU only) or "auto", the
+        folder's own. ``quantization`` is "none"
         or "int8" (CPU only): all matrices and what they multiply in 8-bit integers, the rest in ``dtype``. In
         ``packed_dir`` packed matrices are kept, and mapped by all that name it.
         """
@@ -65,12 +67,14 @@ class LlamaModel:
         self.max_model_len = model_len(config, max_model_len)
         name = resolve_dtype(dtype, config, device)
         self._dtype: torch.dtype = getattr(torch, name)
-        self._device = torch.device(device)
-        self.layout = kv_layout(config, name)
-        int8 = resolve_quantization(quantization, self._device.type)
+        self._device = torch.device(torch_device(device))
+        self._kernels = Kernels.of(device)
+        self.layout = kv_layout(config, name, is_plain=has_gpu_kernels(device))
+        int8 = resolve_quantization(quantization, device)
         multiply = products(self._device.type, self._dtype, int8=int8)
-        self.numerics = f"{ops.variant(device)};{multiply};torch-{torch.__version__};{name}"
+        self.numerics = f"{self._kernels.variant(self._device)};{multiply};torch-{torch.__version__};{name}"
         self._scale = config.head_dim**-0.5
+        self._group = config.num_heads // config.num_kv_heads
         tables = rope_tables(config.rope, config.head_dim, self.max_model_len)
         self._cos, self._sin = (table.to(self._device) for table in tables)
         weights = self._load(folder, quantization, int8, packed_dir)
@@ -96,7 +100,7 @@ class LlamaModel:
             config.head_dim,
             int8=int8,
         )
-        self.is_compiled = takes and self._dtype == torch.bfloat16 and self._device.type == "cpu"
+        self.is_compiled = takes and self._dtype == torch.bfloat16 and not has_gpu_kernels(device)
         self._decoder: Decoder | None = None
         self._decoder_cache: Sequence[LayerCache] | None = None
 
@@ -119,11 +123,11 @@ class LlamaModel:
         eps = self.config.norm_eps
         hidden = functional.embedding(batch.token_ids, self._embedding)
         residual = hidden.float()
-        hidden = ops.rms_norm(hidden, self._layers[0].input_norm, eps)
+        hidden = self._kernels.rms_norm(hidden, self._layers[0].input_norm, eps)
         compute = self._compute_compiled if self.is_compiled else self._compute
         hidden = compute(batch, cache, hidden, residual, on_layers)
         rows = batch.output_rows
-        return ops.rms_norm(hidden[rows], self._final_norm, eps, residual[rows])
+        return self._kernels.rms_norm(hidden[rows], self._final_norm, eps, residual[rows])
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Float32 ``[num_rows, vocab_size]`` of final hidden states."""
@@ -140,12 +144,14 @@ class LlamaModel:
         """Run all layers, from the normalized embedding to what the last one adds to ``residual``."""
         eps = self.config.norm_eps
         norms = [layer.input_norm for layer in self._layers[1:]]
+        kernels = self._kernels
+        attention = kernels.attention(batch.query_lens, batch.host_context_lens, self._group, self._device)
         for layer, layer_cache, norm in zip(self._layers, cache, [*norms, None], strict=True):
-            hidden = layer.output(self._attend(layer, hidden, batch, layer_cache))
-            hidden = ops.rms_norm(hidden, layer.mlp_norm, eps, residual)
-            hidden = layer.down(ops.silu_and_mul(layer.gate_up(hidden)))
+            hidden = layer.output(self._attend(layer, hidden, batch, layer_cache, attention))
+            hidden = kernels.rms_norm(hidden, layer.mlp_norm, eps, residual)
+            hidden = layer.down(kernels.silu_and_mul(layer.gate_up(hidden)))
             if norm is not None:
-                hidden = ops.rms_norm(hidden, norm, eps, residual)
+                hidden = kernels.rms_norm(hidden, norm, eps, residual)
             on_layers(1)
         return hidden
 
@@ -181,9 +187,9 @@ class LlamaModel:
             self._decoder_cache = cache
         return self._decoder
 
-    def _attend(self, layer: Layer, hidden: Tensor, batch: Batch, cache: LayerCache) -> Tensor:
+    def _attend(self, layer: Layer, hidden: Tensor, batch: Batch, cache: LayerCache, attention: Attention) -> Tensor:
         group = batch.groups[0]
-        query = ops.rope_and_cache(
+        query = self._kernels.rope_and_cache(
             layer.qkv(hidden),
             batch.positions,
             self._cos,
@@ -195,7 +201,7 @@ class LlamaModel:
             layer.k_norm,
             self.config.norm_eps,
         )
-        mixed = ops.paged_attention(
+        mixed = attention(
             query,
             cache.k,
             cache.v,

@@ -17,7 +17,7 @@ DTYPE_ALIASES = {
     "fp32": "float32",
     "float": "float32",
 }
-DEVICES = ("auto", "cpu", "cuda")
+DEVICES = ("auto", "cpu", "cuda", "interpreter")
 QUANTIZATIONS = ("none", "int8")
 AUTO_LINK, BUS_LINK, SHM_LINK = LINKS = ("auto", "nats", "shm")
 
@@ -81,7 +81,12 @@ class WorkerSettings(ServiceSettings):
         "the weights and up to doubles the speed; tokens differ a little from the model's own",
         metavar="METHOD",
     )
-    device: str = setting(units.one_of(*DEVICES), "auto", "auto (cuda if present), cpu or cuda", metavar="DEVICE")
+    device: str = setting(
+        units.one_of(*DEVICES),
+        "auto",
+        "auto (cuda if present), cpu, cuda, or interpreter: the GPU's kernels on the CPU, to try them, extremely slow",
+        metavar="DEVICE",
+    )
     host: str = setting(
         units.text,
         "127.0.0.1",
