@@ -96,6 +96,7 @@ def load_engine(config: EngineConfig, turns: Turns) -> LoadedEngine:
         max_model_len=longest,
         quantization=config.quantization,
         packed_dir=Path(config.packed_dir) if config.packed_dir else None,
+        enforce_eager=config.enforce_eager,
     )
     for warning in model.config.warnings:
         log.warning("model_warning reason=%s", warning)

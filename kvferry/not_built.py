@@ -105,7 +105,6 @@ NOT_BUILT: dict[str, tuple[str, ...]] = {
     "choice of graphs and compilation": (
         "--compilation-config",
         "-O",
-        "--enforce-eager",
         "--cuda-graph-sizes",
         "--attention-backend",
         "--batch-invariant",

@@ -142,6 +142,12 @@ class WorkerSettings(ServiceSettings):
         "they get three times what a decode step takes. Raising it speeds prompts",
         metavar="MS",
     )
+    enforce_eager: bool = setting(
+        parse_bool,
+        False,
+        "launch a GPU's kernels one by one: no decode step is recorded as a CUDA graph. Slower with few sequences, but "
+        "starts sooner and needs less memory; nothing changes on a CPU",
+    )
     kv_link: str = setting(
         units.one_of(*LINKS),
         AUTO_LINK,

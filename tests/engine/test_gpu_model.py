@@ -10,8 +10,10 @@ import torch
 import triton
 
 from engine.api import ChoiceTail
+from engine.batch import Batch
 from engine.capacity import plan_capacity
 from engine.config import EngineConfig
+from engine.decode_graphs import Compute, Recording, Repeating
 from engine.errors import ModelError
 from engine.llama import LlamaModel
 from engine.model_config import read_model_config
@@ -85,6 +87,45 @@ def test_what_only_a_cpu_has_is_refused(tmp_path: Path) -> None:
     save_tiny(tmp_path, "Llama")
     with pytest.raises(ModelError, match="int8 isn't built on interpreter"):
         LlamaModel(tmp_path, "float32", "interpreter", quantization="int8")
+
+
+def test_decodes_that_are_recorded_have_the_bits_of_those_that_are_not(tmp_path: Path) -> None:
+    save_tiny(tmp_path, "Llama")
+    model = LlamaModel(tmp_path, "float32", "interpreter")
+    eager, recorded = ModelRig(model, num_blocks=32), ModelRig(model, num_blocks=32)
+    sizes: list[int] = []
+
+    def record(compute: Compute, batch: Batch) -> tuple[Recording, torch.Tensor]:
+        sizes.append(len(batch.query_lens))
+        return Repeating.record(compute, batch)
+
+    prompts = [list(range(3, 22)), list(range(70, 75)), [9] * 16]
+    lines = [[rig.prefill(ids)[0] for ids in prompts] for rig in (eager, recorded)]
+    for num_seqs in (3, 1, 3):
+        for line in [*lines[0][:num_seqs], *lines[1][:num_seqs]]:
+            line.ids.append(len(line.ids))
+        expected = eager.step(*((line, len(line.ids)) for line in lines[0][:num_seqs]))
+        model.record_with(record)
+        found = recorded.step(*((line, len(line.ids)) for line in lines[1][:num_seqs]))
+        model.record_with(None)
+        assert torch.equal(found, expected)
+    assert sizes == [4, 1, 4]
+
+
+def test_a_recorded_step_writes_nothing_into_blocks_of_others(tmp_path: Path) -> None:
+    save_tiny(tmp_path, "Llama")
+    model = LlamaModel(tmp_path, "float32", "interpreter")
+    rig = ModelRig(model, num_blocks=8)
+    line, _ = rig.prefill(list(range(3, 20)))
+    line.ids.append(5)
+    before = [(layer.k.clone(), layer.v.clone()) for layer in rig.cache]
+    model.record_with(Repeating.record)
+    rig.step((line, 18))
+    block, offset = line.table[1], 17 % 16
+    for layer, (k, v) in zip(rig.cache, before, strict=True):
+        k[block, :, offset], v[block, :, offset] = layer.k[block, :, offset], layer.v[block, :, offset]
+        assert torch.equal(layer.k, k)
+        assert torch.equal(layer.v, v)
 
 
 def test_a_hand_over_between_two_devices_gives_the_tokens_of_one_cpu(tmp_path: Path) -> None:

@@ -41,9 +41,10 @@ class BatchAttention:
         alone = [seq for seq, (new, _) in enumerate(lens) if new == 1]
         self._longest = max((context_lens[seq] for seq in alone), default=0)
         self._all_alone = len(alone) == len(lens)
-        self._alone = torch.tensor(alone, device=device)
-        others = [0 if new == 1 else new for new in query_lens]
-        self._tiles = query_tiles(others, context_lens, group).to(device)
+        if not self._all_alone:  # else nothing is copied to the device, which couldn't be recorded as a graph
+            self._alone = torch.tensor(alone, device=device)
+            others = [0 if new == 1 else new for new in query_lens]
+            self._tiles = query_tiles(others, context_lens, group).to(device)
 
     def __call__(
         self,
@@ -56,10 +57,11 @@ class BatchAttention:
         scale: float,
     ) -> Tensor:
         """Attend in one layer: see ``kvferry_kernels.ops.paged_attention``."""
-        cache, attention, alone = PagedCache(k_cache, v_cache), Attention(scale), self._alone
+        cache, attention = PagedCache(k_cache, v_cache), Attention(scale)
         if self._all_alone:
             return paged_decode(q, cache, block_tables, context_lens, attention, self._longest)
         out = paged_prefill(q, cache, block_tables, query_starts, context_lens, self._tiles, attention)
+        alone = self._alone
         if len(alone):
             rows = query_starts[alone]
             out[rows] = paged_decode(q[rows], cache, block_tables[alone], context_lens[alone], attention, self._longest)
