@@ -1,14 +1,14 @@
-"""Kernels for GPUs are run on the card, or where there is none by Triton's interpreter, on the CPU."""
-
-import os
+"""Kernels run on a card where there is one, else in Triton's interpreter: see tests/conftest.py."""
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
+import triton
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    """Where kernels run."""
+    if torch.cuda.is_available():
+        return "cuda"
+    assert triton.knobs.runtime.interpret, "TRITON_INTERPRET must be set before triton is imported"
+    return "cpu"
