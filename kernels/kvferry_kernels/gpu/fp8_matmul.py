@@ -12,28 +12,26 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kvferry_kernels.gpu import e4m3
+from kvferry_kernels.gpu.card import CONVERTS_FP8, capability
 from kvferry_kernels.gpu.fp8_tiles import FEW_ROWS, LARGE, SOME_ROWS, SQUARE, WIDE, Tiles, tiles_for
+from kvferry_kernels.gpu.numbers import FP8_BITS, widen
 from kvferry_kernels.gpu.operand import FLOATS, check
 from kvferry_kernels.gpu.shipped import ARCHITECTURES, Shipped
-
-HAS_FP8 = (8, 9)
-"""The first compute capability with tensor cores for e4m3. Earlier ones multiply the same numbers as float16."""
 
 TOGETHER = 8
 """Tiles of rows that are computed side by side, so that weights are read from the cache."""
 
 
 @triton.jit
-def _load_weight(weight_ptr: tl.tensor, places: tl.tensor, is_inside: tl.tensor, WHOLE: tl.constexpr) -> tl.tensor:
+def _load_weight(weight_ptr, places, is_inside, WHOLE: tl.constexpr):
     return tl.load(weight_ptr + places) if WHOLE else tl.load(weight_ptr + places, mask=is_inside, other=0.0)
 
 
 @triton.jit
-def _added(total: tl.tensor, x: tl.tensor, weight: tl.tensor, WIDENED: tl.constexpr) -> tl.tensor:
+def _added(total, x, weight, WIDENED: tl.constexpr):
     """The sums so far, and one tile's products."""
     if WIDENED:
-        total = tl.dot(e4m3.decode(x), e4m3.decode(weight), total)
+        total = tl.dot(widen(x, tl.float16, FP8_BITS), widen(weight, tl.float16, FP8_BITS), total)
     else:
         total = tl.dot(x, weight, total, max_num_imprecise_acc=128)
     return total
@@ -41,17 +39,17 @@ def _added(total: tl.tensor, x: tl.tensor, weight: tl.tensor, WIDENED: tl.conste
 
 @triton.jit
 def _store(
-    out_ptr: tl.tensor,
-    total: tl.tensor,
-    rows: tl.tensor,
-    outputs: tl.tensor,
-    x_scales_ptr: tl.tensor,
-    weight_scales_ptr: tl.tensor,
-    bias_ptr: tl.tensor,
-    num_rows: tl.tensor,
+    out_ptr,
+    total,
+    rows,
+    outputs,
+    x_scales_ptr,
+    weight_scales_ptr,
+    bias_ptr,
+    num_rows,
     OUTPUTS: tl.constexpr,
     BIASED: tl.constexpr,
-) -> None:
+):
     x_scales = tl.load(x_scales_ptr + rows, mask=rows < num_rows, other=0.0)
     weight_scales = tl.load(weight_scales_ptr + outputs, mask=outputs < OUTPUTS, other=0.0)
     total = total * x_scales[:, None] * weight_scales[None, :]
@@ -64,13 +62,13 @@ def _store(
 
 @triton.jit(do_not_specialize=("num_rows",))  # else it is compiled anew for 1 and for multiples of 16
 def fp8_matmul_kernel(
-    out_ptr: tl.tensor,
-    x_ptr: tl.tensor,
-    x_scales_ptr: tl.tensor,
-    weight_ptr: tl.tensor,
-    weight_scales_ptr: tl.tensor,
-    bias_ptr: tl.tensor,
-    num_rows: tl.tensor,
+    out_ptr,
+    x_ptr,
+    x_scales_ptr,
+    weight_ptr,
+    weight_scales_ptr,
+    bias_ptr,
+    num_rows,
     OUTPUTS: tl.constexpr,
     SIZE: tl.constexpr,
     TILE_ROWS: tl.constexpr,
@@ -80,7 +78,7 @@ def fp8_matmul_kernel(
     TOGETHER: tl.constexpr,
     WIDENED: tl.constexpr,
     BIASED: tl.constexpr,
-) -> None:
+):
     """One program a tile of ``TILE_ROWS`` times ``TILE_OUTPUTS`` or twice as many, adding in the order of inputs."""
     WHOLE: tl.constexpr = OUTPUTS % (TILE_OUTPUTS * HALVES) == 0 and SIZE % TILE_INPUTS == 0
     program = tl.program_id(0)
@@ -146,7 +144,7 @@ def fp8_matmul(
     out = x.new_empty(num_rows, outputs, dtype=dtype)
     if not out.numel():
         return out
-    is_widened = x.is_cuda and torch.cuda.get_device_capability(x.device) < HAS_FP8
+    is_widened = capability(x.device) < CONVERTS_FP8
     tiles = tiles_for(num_rows, outputs, is_widened=is_widened, batch_invariant=batch_invariant)
     if is_widened:
         x, weight = x.view(torch.uint8), weight.view(torch.uint8)
@@ -205,5 +203,5 @@ def _shipped(name: str, tiles: Tiles, *, is_widened: bool) -> Shipped:
         constants=constants_of(tiles, 4096, 14336, is_widened=is_widened, is_biased=False),
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
-        architectures=tuple(one for one in ARCHITECTURES if is_widened == (divmod(one, 10) < HAS_FP8)),
+        architectures=tuple(one for one in ARCHITECTURES if is_widened == (divmod(one, 10) < CONVERTS_FP8)),
     )

@@ -9,7 +9,7 @@ import triton.language as tl
 
 
 @triton.jit
-def uniform(seed: tl.tensor, choice: tl.tensor, position: tl.tensor) -> tl.tensor:
+def uniform(seed, choice, position):
     """The number in (0, 1] of a token, float64, bit for bit; ``seed`` is int64, the others are int32."""
     first, second, _, _ = tl.philox(seed, position, choice, 0, 0)
     word = (first.to(tl.uint64) << 32) | second.to(tl.uint64)

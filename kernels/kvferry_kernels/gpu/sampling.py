@@ -34,19 +34,19 @@ LEAST_TEMPERATURE = tl.constexpr(2.0**-126)
 
 @triton.jit
 def _filters(
-    logits_ptr: tl.tensor,
-    allowed_ptr: tl.tensor,
-    is_narrowed: tl.tensor,
-    list_ptr: tl.tensor,
-    tops: tl.tensor,
-    peak: tl.tensor,
-    temperature: tl.tensor,
-    top_k: tl.tensor,
-    top_p: tl.tensor,
+    logits_ptr,
+    allowed_ptr,
+    is_narrowed,
+    list_ptr,
+    tops,
+    peak,
+    temperature,
+    top_k,
+    top_p,
     VOCAB: tl.constexpr,
     TILE: tl.constexpr,
     CHUNK: tl.constexpr,
-) -> tl.tensor:
+):
     """How many ids are in the list; the last kept key and how many ids of it are kept, the first ones."""
     has_k = (top_k > 0) & (top_k < VOCAB)
     floor = tl.full([], 0, tl.uint32)
@@ -79,22 +79,22 @@ def _filters(
 
 @triton.jit
 def sample_kernel(
-    tokens_ptr: tl.tensor,
-    logits_ptr: tl.tensor,
-    temperatures_ptr: tl.tensor,
-    top_ks_ptr: tl.tensor,
-    top_ps_ptr: tl.tensor,
-    min_ps_ptr: tl.tensor,
-    seeds_ptr: tl.tensor,
-    choices_ptr: tl.tensor,
-    positions_ptr: tl.tensor,
-    allowed_ptr: tl.tensor,
-    is_narrowed: tl.tensor,
-    list_ptr: tl.tensor,
+    tokens_ptr,
+    logits_ptr,
+    temperatures_ptr,
+    top_ks_ptr,
+    top_ps_ptr,
+    min_ps_ptr,
+    seeds_ptr,
+    choices_ptr,
+    positions_ptr,
+    allowed_ptr,
+    is_narrowed,
+    list_ptr,
     VOCAB: tl.constexpr,
     TILE: tl.constexpr,
     CHUNK: tl.constexpr,
-) -> None:
+):
     """One program a row. Sums are of float32 within a tile and of float64 beyond, in a fixed order."""
     row = tl.program_id(0).to(tl.int64)
     logits_ptr += row * VOCAB

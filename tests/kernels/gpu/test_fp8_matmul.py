@@ -6,10 +6,9 @@ products, which float32 holds exactly.
 
 import pytest
 import torch
-import triton
 from torch import Tensor
 
-from kvferry_kernels.gpu import e4m3, fp8_matmul, quantized_rows, row_reference
+from kvferry_kernels.gpu import fp8_matmul, quantized_rows, row_reference
 from kvferry_kernels.gpu.fp8_tiles import FEW_ROWS, LARGE, SOME_ROWS, SQUARE, WIDE, Tiles, tiles_for
 from tests.support.gpu_rows import DTYPES, assert_rounded, random
 
@@ -95,20 +94,6 @@ def test_tiles_of_each_kind_give_the_reference_widened_or_not(
     fp8_matmul.fp8_matmul_kernel[grid](out, x, x_scales, weight, scales, out, num_rows, **constants)
     numbers = x.view(torch.float8_e4m3fn), x_scales, weight.view(torch.float8_e4m3fn), scales
     assert_rounded(out, row_reference.fp8_matmul(*numbers), float_steps=16, size=magnitude(*numbers))
-
-
-@triton.jit
-def decode_kernel(out_ptr: triton.language.tensor, bits_ptr: triton.language.tensor) -> None:
-    places = triton.language.arange(0, 256)
-    triton.language.store(out_ptr + places, e4m3.decode(triton.language.load(bits_ptr + places)))
-
-
-def test_each_number_is_widened_exactly(device: str) -> None:
-    bits = torch.arange(256, dtype=torch.uint8, device=device)
-    out = torch.empty(256, dtype=torch.float16, device=device)
-    decode_kernel[(1,)](out, bits)
-    exact = bits.view(torch.float8_e4m3fn).half()
-    assert torch.equal(out[~exact.isnan()], exact[~exact.isnan()])
 
 
 def test_a_row_is_bit_equal_wherever_it_is_in_its_batch(device: str) -> None:
