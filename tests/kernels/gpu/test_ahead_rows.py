@@ -2,7 +2,7 @@
 
 from tests.kernels.gpu.test_ahead import compiled, excess
 
-FOR_MANY_ROWS = "large|square widened"
+FOR_MANY_ROWS = "large|square"
 """Of a product's tiles those that take most; the test that compiles everything has the others."""
 
 
