@@ -13,7 +13,17 @@ from torch import Tensor
 
 from kvferry_kernels.gpu import fp8_tiles
 from kvferry_kernels.gpu.card import capability
-from kvferry_kernels.gpu.fp8_tiles import FEW_ROWS, LARGE, SOME_ROWS, SQUARE, WIDE, Tiles, sizes_for, tiles_for, way_of
+from kvferry_kernels.gpu.fp8_tiles import (
+    FEW_ROWS,
+    LARGE,
+    SOME_ROWS,
+    SQUARE,
+    WIDE,
+    Tiles,
+    large_tiles,
+    tiles_for,
+    way_of,
+)
 from kvferry_kernels.gpu.numbers import FP8_BITS, widen
 from kvferry_kernels.gpu.operand import FLOATS, check
 from kvferry_kernels.gpu.shipped import ARCHITECTURES, Shipped
@@ -128,15 +138,15 @@ def fp8_matmul(
     *,
     batch_invariant: bool = False,
 ) -> Tensor:
-    """X weight^T, scaled, plus ``bias``: ``[num_rows, outputs]`` in ``dtype``, bfloat16, float16 or float32.
+    """Multiply rows by a weight, scale, and add ``bias``: ``[num_rows, outputs]`` in ``dtype``.
 
     ``x`` ``[num_rows, size]`` and ``weight`` ``[outputs, size]``: float8_e4m3fn, contiguous; ``x_scales``
-    ``[num_rows]`` and ``weight_scales`` ``[outputs]``: float32; ``bias`` ``[outputs]`` of any of the dtypes. Sums are
-    float32, in the order of inputs, never cut in two; they are scaled, and rounded once.
+    ``[num_rows]`` and ``weight_scales`` ``[outputs]``: float32; ``bias`` ``[outputs]`` and ``dtype``: bfloat16, float16
+    or float32. Sums are float32 (but for what ``fp8_tiles`` says of tensor cores), in the order of inputs and never cut
+    in two; they are scaled, and rounded once. ValueError for other tensors.
 
-    A row's result depends on no other row of its batch. It does depend on which tiles are taken, as instructions for
-    tiles of other shapes add in other orders: by their number (``fp8_tiles.tiles_for``), unless
-    ``batch_invariant``. ValueError for other tensors.
+    A row's result depends on no other row of its batch. It does depend on the tiles, as instructions for tiles of other
+    shapes add in other orders, and these are chosen by the number of rows: unless ``batch_invariant``.
     """
     num_rows, size = x.shape
     outputs = len(weight)
@@ -188,7 +198,8 @@ def shipped() -> list[Shipped]:
     found = []
     for architecture in ARCHITECTURES:
         way = way_of(divmod(architecture, 10))
-        found += [_shipped(name, tiles, way, architecture) for name, tiles in sizes.items() if tiles in sizes_for(way)]
+        used = (FEW_ROWS, SOME_ROWS, *large_tiles(way))
+        found += [_shipped(name, tiles, way, architecture) for name, tiles in sizes.items() if tiles in used]
     return found
 
 

@@ -32,7 +32,7 @@ class Tiles:
 
 
 FEW_ROWS = Tiles(16, 32, 1, 256, 4, 6)
-SOME_ROWS = Tiles(64, 32, 1, 256, 4, 4)
+SOME_ROWS = Tiles(64, 32, 1, 128, 4, 8)
 WIDE = Tiles(64, 128, 1, 128, 4, 4)
 SQUARE = Tiles(128, 128, 1, 128, 8, 4)
 LARGE = Tiles(128, 128, 2, 128, 8, 3)
@@ -50,18 +50,21 @@ def way_of(capability: tuple[int, int]) -> int:
     return IN_PARTS if capability < KEEPS_BITS else STRAIGHT
 
 
-def sizes_for(way: int) -> tuple[Tiles, ...]:
-    """Tiles from the largest on: widened, the largest don't fit into registers."""
-    return (SQUARE, WIDE, SOME_ROWS, FEW_ROWS) if way == WIDENED else (LARGE, SQUARE, WIDE, SOME_ROWS, FEW_ROWS)
+def large_tiles(way: int) -> tuple[Tiles, ...]:
+    """Tiles for many rows, from the largest on: widened, the largest don't fit into registers."""
+    return (SQUARE, WIDE) if way == WIDENED else (LARGE, SQUARE, WIDE)
 
 
 def tiles_for(num_rows: int, outputs: int, *, way: int, batch_invariant: bool) -> Tiles:
-    """The largest tiles of which there are enough; ``batch_invariant`` has the same for any number of rows."""
+    """The largest tiles of which there are enough.
+
+    ``batch_invariant`` has the same for any number of rows, which takes longer where those are few or very many.
+    """
     if batch_invariant:
         return WIDE
     if num_rows <= FEW_ROWS.rows:
         return FEW_ROWS
-    for tiles in sizes_for(way)[: -len((SOME_ROWS, FEW_ROWS))]:
+    for tiles in large_tiles(way):
         if tiles.rows <= max(num_rows, WIDE.rows) and tiles.programs(num_rows, outputs) >= WAVE:
             return tiles
     return SOME_ROWS

@@ -1,6 +1,7 @@
-"""The numbers of ``engine/philox.py`` in a kernel. Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as
-easy as 1, 2, 3" (SC 2011).
-"""  # noqa: D205
+"""The numbers of ``engine/philox.py`` in a kernel.
+
+Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+"""
 
 from __future__ import annotations
 

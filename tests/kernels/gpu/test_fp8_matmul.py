@@ -71,6 +71,11 @@ def operands(num_rows: int, outputs: int, size: int, device: str) -> tuple[Tenso
     return x, x_scales, weight, scales
 
 
+def float_steps(device: str, way: int) -> float:
+    """How many roundings to float32 a sum may be off: Hopper's tensor cores keep 14 bits of what they add up."""
+    return 2.0**11 if device == "cuda" and way == IN_PARTS else 16
+
+
 def magnitude(x: Tensor, x_scales: Tensor, weight: Tensor, weight_scales: Tensor) -> Tensor:
     """Sums of the products' magnitudes, which is what errors of a sum are measured by."""
     return row_reference.fp8_matmul(x.double().abs(), x_scales, weight.double().abs(), weight_scales)
@@ -86,7 +91,8 @@ def test_a_product_is_the_reference(device: str, dtype: torch.dtype, num_rows: i
     bias = random(outputs, dtype=dtype, device=device) if outputs % 2 else None
     result = fp8_matmul.fp8_matmul(*args, dtype, bias)
     exact = row_reference.fp8_matmul(*args, bias)
-    assert_rounded(result, exact, float_steps=16, size=magnitude(*args) + exact.abs())
+    steps = float_steps(device, way_of(capability(result.device)))
+    assert_rounded(result, exact, steps, size=magnitude(*args) + exact.abs())
 
 
 @pytest.mark.parametrize(
@@ -114,7 +120,7 @@ def test_tiles_give_the_reference_whatever_tensor_cores_can_do(
         num_warps=tiles.num_warps, num_stages=tiles.num_stages,
     )  # fmt: skip
     numbers = x.view(torch.float8_e4m3fn), x_scales, weight.view(torch.float8_e4m3fn), scales
-    assert_rounded(out, row_reference.fp8_matmul(*numbers), float_steps=16, size=magnitude(*numbers))
+    assert_rounded(out, row_reference.fp8_matmul(*numbers), float_steps(device, way), size=magnitude(*numbers))
 
 
 def test_a_row_is_bit_equal_wherever_it_is_in_its_batch(device: str) -> None:
