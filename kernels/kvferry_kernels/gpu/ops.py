@@ -14,7 +14,8 @@ from kvferry_kernels.gpu.attention import Attention
 from kvferry_kernels.gpu.norm import rms_norm
 from kvferry_kernels.gpu.paged_cache import PagedCache
 from kvferry_kernels.gpu.paged_decode import paged_decode
-from kvferry_kernels.gpu.paged_prefill import paged_prefill, query_tiles
+from kvferry_kernels.gpu.paged_prefill import paged_prefill
+from kvferry_kernels.gpu.query_tiles import query_tiles
 from kvferry_kernels.gpu.rotary_cache import rotate_and_cache
 
 __all__ = ["BatchAttention", "rms_norm", "rotate_and_cache", "silu_and_mul", "variant"]
