@@ -23,14 +23,14 @@ class Kernels:
     """The same signatures on every device: those of ``kvferry_kernels.ops``.
 
     ``attention`` makes a batch's attention, once for all layers, of its sequences' new and whole lengths, how many
-    query heads share a KV head, and the device.
+    query heads share a KV head, the dtype of queries, and the device.
     """
 
     variant: Callable[[torch.device], str]
     rms_norm: Callable[..., Tensor]
     silu_and_mul: Callable[[Tensor], Tensor]
     rope_and_cache: Callable[..., Tensor]
-    attention: Callable[[Sequence[int], Sequence[int], int, torch.device], Attention]
+    attention: Callable[[Sequence[int], Sequence[int], int, torch.dtype, torch.device], Attention]
 
     @classmethod
     def of(cls, device: str, *, batch_invariant: bool = False) -> Kernels:

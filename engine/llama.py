@@ -179,7 +179,7 @@ class LlamaModel:
         eps = self.config.norm_eps
         norms = [layer.input_norm for layer in self._layers[1:]]
         kernels = self._kernels
-        attention = kernels.attention(batch.query_lens, batch.host_context_lens, self._group, self._device)
+        attention = kernels.attention(batch.query_lens, batch.host_context_lens, self._group, self._dtype, self._device)
         for layer, layer_cache, norm in zip(self._layers, cache, [*norms, None], strict=True):
             hidden = layer.output(self._attend(layer, hidden, batch, layer_cache, attention))
             hidden = kernels.rms_norm(hidden, layer.mlp_norm, eps, residual)

@@ -40,11 +40,15 @@ class BatchAttention:
         query_lens: Sequence[int],
         context_lens: Sequence[int],
         group: int,
+        dtype: torch.dtype,
         device: torch.device,
         *,
         in_tiles: bool = False,
     ) -> None:
-        """``query_lens``, ``context_lens``: each sequence's new tokens and all. ``group``: query heads of a KV head."""
+        """``query_lens``, ``context_lens``: each sequence's new tokens and all. ``group``: query heads of a KV head.
+
+        ``dtype``: of queries.
+        """
         lens = list(zip(query_lens, context_lens, strict=True))
         alone = [seq for seq, (new, _) in enumerate(lens) if new == 1 and not in_tiles]
         self._longest = max((context_lens[seq] for seq in alone), default=0)
@@ -52,7 +56,7 @@ class BatchAttention:
         if not self._all_alone:  # else nothing is copied to the device, which couldn't be recorded as a graph
             self._alone = torch.tensor(alone, device=device)
             others = [0 if new == 1 and not in_tiles else new for new in query_lens]
-            self._tiles = query_tiles(others, context_lens, group).to(device)
+            self._tiles = query_tiles(others, context_lens, group, dtype).to(device)
 
     def __call__(
         self,
