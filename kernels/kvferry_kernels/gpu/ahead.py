@@ -24,12 +24,13 @@ from triton.compiler import ASTSource
 from kvferry_kernels.gpu.shipped import Shipped
 
 MODULES = (
-    *("paged_decode", "paged_prefill", "cache", "block_copy"),
+    *("paged_decode", "splits", "paged_prefill", "cache", "block_copy"),
     *("norm", "rotary", "rotary_cache", "activation", "sampling", "quantized_rows", "fp8_matmul"),
 )
 """Modules of this package with kernels; each has a function ``shipped() -> list[Shipped]``."""
 
 WARP = 32
+ALIGNMENT, EVEN = 16, ":16"
 PROCESSES = 2
 TOOL_TIMEOUT_S = 60.0
 
@@ -68,7 +69,9 @@ def compile_one(kernel: Shipped, architecture: int) -> Compiled:
     if sorted(names) != sorted([*kernel.signature, *kernel.constants]):
         raise ValueError(f"{kernel.name}: not its arguments, which are {names}")
     types = {name: kernel.signature.get(name, "constexpr") for name in names}
-    aligned = {(place,): [["tt.divisibility", 16]] for place, name in enumerate(names) if types[name].startswith("*")}
+    even = [place for place, name in enumerate(names) if types[name].startswith("*") or types[name].endswith(EVEN)]
+    aligned = {(place,): [["tt.divisibility", ALIGNMENT]] for place in even}
+    types = {name: kind.removesuffix(EVEN) for name, kind in types.items()}
     options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages, "enable_fp_fusion": True}
     source = ASTSource(function, types, dict(kernel.constants), aligned)
     made = triton.compile(source, target=GPUTarget("cuda", architecture, WARP), options=options)
