@@ -89,10 +89,11 @@ INLINE struct wide only_wide(uint32_t bits, struct wide x) {
 #endif
 }
 
-/* Writes these lanes one after another; what follows them is left alone. */
+/* Writes these lanes one after another, and perhaps something behind them, as far as all lanes would reach. To memory
+ * itself the instructions are many times slower. */
 INLINE void pack(void *to, uint32_t bits, uvec x) {
 #if defined(__AVX512F__)
-    _mm512_mask_compressstoreu_epi32(to, (__mmask16)bits, (__m512i)x);
+    _mm512_storeu_si512(to, _mm512_maskz_compress_epi32((__mmask16)bits, (__m512i)x));
 #else
     uint32_t lane[WIDTH], *next = to;
     memcpy(lane, &x, sizeof x);
@@ -102,9 +103,9 @@ INLINE void pack(void *to, uint32_t bits, uvec x) {
 
 INLINE void pack_wide(uint64_t *to, uint32_t bits, struct wide x) {
 #if defined(__AVX512F__)
-    _mm512_mask_compressstoreu_epi64(to, (__mmask8)bits, (__m512i)x.low);
+    _mm512_storeu_si512(to, _mm512_maskz_compress_epi64((__mmask8)bits, (__m512i)x.low));
     to += __builtin_popcount(bits & 0xff);
-    _mm512_mask_compressstoreu_epi64(to, (__mmask8)(bits >> 8), (__m512i)x.high);
+    _mm512_storeu_si512(to, _mm512_maskz_compress_epi64((__mmask8)(bits >> 8), (__m512i)x.high));
 #else
     uint64_t lane[WIDTH];
     memcpy(lane, &x, sizeof x);

@@ -17,6 +17,7 @@
 #define STEEPEST 1e30f /* no difference times it is a NaN; nor times FLATTEST */
 #define FLATTEST 1.2e-38f
 #define SLACK 0.01f /* by which a bound on powers of 2 is below what it stands for */
+#define FIRST_GUESS 2048.0 /* what top_p cuts off weighs so many times an id that it keeps, at most, where answers are text */
 #define SURE_UNITS 128.0 /* half a unit of so many is less than SLACK */
 
 /* What a row's request asks for; see sampling.py. */
@@ -156,24 +157,39 @@ static float bound_of_weight(double units) {
     return units < SURE_UNITS ? WEIGHTLESS : (float)log2(units) - UNIT_BITS - SLACK;
 }
 
-/* The ids that the filters keep. */
+/* Puts the ids that top_p keeps on the list, of all of the row. The first guess of how light they are is mostly right:
+ * those on the list then reach what is needed. Else it holds all but those so light that together they weigh less than
+ * half of what is cut off. */
+static void keep_top_p(struct row row, struct slope slope, double top_p, struct scratch *scratch) {
+    const uint64_t total = weigh(row, slope, scratch->tops, scratch->sums), need = units_needed(top_p, total);
+    const double cut_off = (1.0 - top_p) * (double)total;
+    gather(row, slope, scratch->tops, bound_of_weight(cut_off / FIRST_GUESS), &scratch->list);
+    if (total_weight(&scratch->list) < need)
+        gather(row, slope, scratch->tops, bound_of_weight(cut_off / (2.0 * (double)row.size)), &scratch->list);
+    cut(&scratch->list, last_within(&scratch->list, &scratch->rest, need, 0));
+}
+
+/* Puts the ids that top_k keeps on the list, at most `k`, and perhaps not those of powers of 2 below `bound`. */
+static void keep_top_k(struct row row, struct slope slope, size_t k, float bound, struct scratch *scratch) {
+    const size_t spans = (row.size + SPAN - 1) / SPAN;
+    bound = fmaxf(bound, bound_of_top_k(slope, k, spans, scratch));
+    gather(row, slope, scratch->tops, bound, &scratch->list);
+    if (scratch->list.count > k) cut(&scratch->list, last_within(&scratch->list, &scratch->rest, k, 1));
+}
+
+/* Puts the ids that the filters keep on the list. */
 static void filter(struct row row, struct slope slope, const struct choice *choice, struct scratch *scratch) {
-    const size_t spans = (row.size + SPAN - 1) / SPAN, k = choice->top_k > 0 ? (size_t)choice->top_k : row.size;
-    struct shortlist *list = &scratch->list, *rest = &scratch->rest;
+    struct shortlist *list = &scratch->list;
     const int has_top_p = choice->top_p < 1.0;
-    float bound = bound_of_top_k(slope, k, spans, scratch);
-    uint64_t total = 0;
-    if (has_top_p && k >= row.size) {
-        total = weigh(row, slope, scratch->tops, scratch->sums);
-        /* Lighter ids all together weigh less than half of what is cut off. */
-        bound = bound_of_weight((1.0 - choice->top_p) * (double)total / (2.0 * (double)row.size));
-    }
-    if (choice->min_p > 0.0 && !has_top_p) bound = fmaxf(bound, bound_of_weight(choice->min_p * (double)ONE));
-    gather(row, slope, scratch->tops, fmaxf(bound, WEIGHTLESS), list);
-    if (list->count > k) cut(list, last_within(list, rest, k, 1));
-    if (has_top_p) {
-        if (k < row.size) total = total_weight(list);
-        cut(list, last_within(list, rest, units_needed(choice->top_p, total), 0));
+    const float bound = has_top_p ? WEIGHTLESS : bound_of_weight(choice->min_p * (double)ONE);
+    if (choice->top_k > 0) {
+        keep_top_k(row, slope, (size_t)choice->top_k, bound, scratch);
+        if (has_top_p)
+            cut(list, last_within(list, &scratch->rest, units_needed(choice->top_p, total_weight(list)), 0));
+    } else if (has_top_p) {
+        keep_top_p(row, slope, choice->top_p, scratch);
+    } else {
+        gather(row, slope, scratch->tops, bound, list);
     }
     if (choice->min_p > 0.0) keep_heavy(list, units_needed(choice->min_p, ONE));
 }
