@@ -32,6 +32,7 @@ class Guide:
         self._eos_mask = mask_of(self._eos_ids, vocab_size)
         self._no_end = mask_without(self._eos_ids.union(ends), vocab_size)
         self._words: Words = np.empty(num_words(vocab_size), np.uint32)
+        self._address = self._words.ctypes.data
         self._is_known = False
 
     def allowed(self) -> Words:
@@ -40,7 +41,7 @@ class Guide:
         Raises ``GrammarError`` where that takes too long to find out.
         """
         if not self._is_known:
-            self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
+            self._matcher.unsafe_compute_mask_ptr(self._address, self._words.nbytes)
             self._check()
             self._words &= self._no_end
             if self._matcher.is_accepting():

@@ -104,4 +104,5 @@ def _place(weight: Whole, share: float) -> int:
 
 def _share(share: float, total: int) -> int:
     """Units of a share: one at least, no more than all."""
-    return min(max(math.ceil(share * float(total)), 1), total)
+    need = math.ceil(share * float(total))
+    return total if need >= float(total) else max(need, 1)

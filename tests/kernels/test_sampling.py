@@ -154,6 +154,12 @@ def test_draws_follow_the_exact_probabilities(kernels: str, choice: Choice) -> N
     assert chi_square < freedom + 5 * np.sqrt(2 * freedom) + 25
 
 
+def test_the_number_one_draws_the_last_id_of_weight_however_large_the_sum(kernels: str) -> None:
+    logits = np.zeros((1, 5001), np.float32)
+    logits[0, 5000] = -30  # of two units, beside a sum whose last place in float64 is 16 units
+    assert choose_tokens(logits, [PLAIN._replace(number=1.0)]) == [5000]
+
+
 def test_a_row_gets_its_token_whatever_is_beside_it(kernels: str, threads: None) -> None:
     logits = np.concatenate([noise(3000, seed) for seed in range(5)])
     masks = [mask_of(range(0, 3000, step), 3000) for step in (1, 3, 700)]
