@@ -30,6 +30,7 @@ class Batch:
     ``context_lens``: int32 ``[num_seqs]``, tokens in context including this step's.
     ``output_rows``: int64 ``[num_rows]``, rows of ``token_ids`` whose final hidden state is wanted.
     ``groups``: one entry per cache group of the layout. All tensors are on the model's device.
+    ``query_lens``, ``host_context_lens``: this step's tokens of each sequence, and its whole context, for the host.
     """
 
     token_ids: Tensor
@@ -38,3 +39,5 @@ class Batch:
     context_lens: Tensor
     output_rows: Tensor
     groups: tuple[GroupBatch, ...]
+    query_lens: tuple[int, ...]
+    host_context_lens: tuple[int, ...]

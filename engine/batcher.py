@@ -61,6 +61,8 @@ def build_batch(works: Many[Work], num_groups: int, device: torch.device) -> Bat
         context_lens=_tensor((firsts + counts).astype(np.int32), device),
         output_rows=_tensor(np.concatenate(rows), device),
         groups=(group,) * num_groups,
+        query_lens=tuple(counts.tolist()),
+        host_context_lens=tuple((firsts + counts).tolist()),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.config import AUTO_LEN, EngineConfig
+from engine.device import has_gpu_kernels, torch_device
 from engine.errors import ModelError
 from engine.layout import BLOCK_SIZE, KVLayout
 from engine.memory import kv_budget_bytes, size_text
@@ -89,15 +90,16 @@ def plan_capacity(
     memory_bytes: int | None = None,
     block_size: int = BLOCK_SIZE,
 ) -> Capacity:
-    """What a worker with these settings will hold on "cpu" or "cuda"; ModelError if it can't be.
+    """What a worker with these settings will hold on one of engine.device; ModelError if it can't be.
 
     ``memory_bytes`` is the host's memory or the GPU's; None asks the machine.
     """
     dtype = resolve_dtype(engine.dtype, model, device)
     int8 = resolve_quantization(engine.quantization, device)
-    layout = kv_layout(model, dtype, block_size)
-    weights = weight_bytes(model, dtype, device, int8=int8)
-    budget = _budget_bytes(weights, dtype, engine, device, memory_bytes)
+    layout = kv_layout(model, dtype, block_size, is_plain=has_gpu_kernels(device))
+    place = torch_device(device)
+    weights = weight_bytes(model, dtype, place, int8=int8)
+    budget = _budget_bytes(weights, dtype, engine, place, memory_bytes)
     num_blocks = budget // layout.block_bytes
     if num_blocks < 1:
         knob = "--kv-cache-memory-bytes" if engine.kv_cache_memory_bytes else "--gpu-memory-utilization"

@@ -11,7 +11,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from engine.layout import KVLayout
+    from engine.layout import CacheGroup, KVLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class LayerCache:
 
     ``k``: ``[num_blocks, kv_heads, head_dim, block_size]``; ``v``: ``[num_blocks, kv_heads, block_size, head_dim]``.
     In dtypes of 16 bits pairs of neighbors lie together: ``[num_blocks, kv_heads, head_dim / 2, block_size, 2]`` and
-    ``[num_blocks, kv_heads, block_size / 2, head_dim, 2]``.
+    ``[num_blocks, kv_heads, block_size / 2, head_dim, 2]``. For a GPU's kernels both are ``[num_blocks, kv_heads,
+    block_size, head_dim]``.
     """
 
     k: Tensor
@@ -51,15 +52,21 @@ def split_cache(flat: Tensor, layout: KVLayout, num_blocks: int) -> list[LayerCa
         return part
 
     for group in layout.groups:
-        heads, dim, block = group.num_kv_heads, group.head_dim, layout.block_size
+        k_shape, v_shape = _shapes(layout, group)
         for layer in group.layers:
-            if layout.in_pairs:
-                k = take(num_blocks, heads, dim // 2, block, 2)
-                views[layer] = LayerCache(k, take(num_blocks, heads, block // 2, dim, 2))
-            else:
-                k = take(num_blocks, heads, dim, block)
-                views[layer] = LayerCache(k, take(num_blocks, heads, block, dim))
+            k = take(num_blocks, group.num_kv_heads, *k_shape)
+            views[layer] = LayerCache(k, take(num_blocks, group.num_kv_heads, *v_shape))
     return [views[layer] for layer in sorted(views)]
+
+
+def _shapes(layout: KVLayout, group: CacheGroup) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """One head of a block, in K and in V."""
+    dim, block = group.head_dim, layout.block_size
+    if layout.is_plain:
+        return (block, dim), (block, dim)
+    if layout.in_pairs:
+        return (dim // 2, block, 2), (block // 2, dim, 2)
+    return (dim, block), (block, dim)
 
 
 def copy_block(cache: Sequence[LayerCache], src: int, dst: int) -> None:

@@ -17,6 +17,9 @@ ORDER = "k:head,dim,token;v:head,token,dim"
 PAIRED_ORDER = "k:head,dim/2,token,2;v:head,token/2,dim,2"
 """The same with pairs of neighbors together, which is what instructions for products of pairs take."""
 
+PLAIN_ORDER = "kv:head,token,dim"
+"""What kernels on a GPU read: all numbers of a token and head beside each other, in K as in V."""
+
 
 @dataclass(frozen=True)
 class CacheGroup:
@@ -33,11 +36,15 @@ class CacheGroup:
 
 @dataclass(frozen=True)
 class KVLayout:
-    """Cache groups of one model in one dtype. All sizes are derived from it, on every side alike."""
+    """Cache groups of one model in one dtype. All sizes are derived from it, on every side alike.
+
+    ``is_plain``: blocks are in the order of a GPU's kernels, not in that of a CPU's.
+    """
 
     groups: tuple[CacheGroup, ...]
     dtype: str
     block_size: int = BLOCK_SIZE
+    is_plain: bool = False
 
     @property
     def item_bytes(self) -> int:
@@ -46,8 +53,8 @@ class KVLayout:
 
     @property
     def in_pairs(self) -> bool:
-        """Whether pairs of neighbors lie together in a block: so it is in dtypes of 16 bits."""
-        return self.item_bytes == ITEM_BYTES["bfloat16"]
+        """Whether pairs of neighbors lie together in a block: so it is on a CPU in dtypes of 16 bits."""
+        return self.item_bytes == ITEM_BYTES["bfloat16"] and not self.is_plain
 
     def half_bytes(self, group: int) -> int:
         """Bytes of K alone (or V alone) of one block in one layer."""
@@ -75,6 +82,6 @@ class KVLayout:
     @cached_property
     def fingerprint(self) -> str:
         """Equal on two workers exactly if their blocks can be copied byte by byte."""
-        order = PAIRED_ORDER if self.in_pairs else ORDER
+        order = PLAIN_ORDER if self.is_plain else PAIRED_ORDER if self.in_pairs else ORDER
         text = repr((self.groups, self.dtype, self.block_size, order))
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -42,10 +42,10 @@ def model_len(config: ModelConfig, asked: int | None) -> int:
     return asked
 
 
-def kv_layout(config: ModelConfig, dtype: str, block_size: int = BLOCK_SIZE) -> KVLayout:
+def kv_layout(config: ModelConfig, dtype: str, block_size: int = BLOCK_SIZE, *, is_plain: bool = False) -> KVLayout:
     """How the model's K and V lie in blocks: one group, since all layers are alike."""
     group = CacheGroup(tuple(range(config.num_layers)), config.num_kv_heads, config.head_dim)
-    return KVLayout((group,), dtype, block_size)
+    return KVLayout((group,), dtype, block_size, is_plain)
 
 
 def num_parameters(config: ModelConfig) -> int:

@@ -18,6 +18,7 @@ from engine.config import EngineConfig
 from engine.core import Engine, EngineSettings
 from engine.core_page import CorePage
 from engine.cores import usable_cores
+from engine.device import CPU, CUDA, torch_device
 from engine.errors import ModelError
 from engine.guide import GrammarError
 from engine.guides import Guides
@@ -95,6 +96,8 @@ def load_engine(config: EngineConfig, turns: Turns) -> LoadedEngine:
         max_model_len=longest,
         quantization=config.quantization,
         packed_dir=Path(config.packed_dir) if config.packed_dir else None,
+        enforce_eager=config.enforce_eager,
+        batch_invariant=config.batch_invariant,
     )
     for warning in model.config.warnings:
         log.warning("model_warning reason=%s", warning)
@@ -111,7 +114,9 @@ def load_engine(config: EngineConfig, turns: Turns) -> LoadedEngine:
         itl_limit_s=config.itl_limit_ms / 1000,
     )
     ready = Ready(num_blocks, longest, model.weight_bytes, weights, model.numerics)
-    engine = Engine(model, pool, settings, Staging(pool, device), turns, _guides(folder, model.config.vocab_size))
+    engine = Engine(
+        model, pool, settings, Staging(pool, torch_device(device)), turns, _guides(folder, model.config.vocab_size)
+    )
     return LoadedEngine(engine, pool, Started(ready, model.layout, folder.name), model.is_compiled)
 
 
@@ -177,7 +182,7 @@ def num_threads(config: EngineConfig) -> int:
 
 def _device(asked: str) -> str:
     if asked == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if asked == "cuda" and not torch.cuda.is_available():
+        return CUDA if torch.cuda.is_available() else CPU
+    if asked == CUDA and not torch.cuda.is_available():
         raise ModelError("--device cuda: torch finds no CUDA device here")
     return asked

@@ -104,10 +104,8 @@ NOT_BUILT: dict[str, tuple[str, ...]] = {
     "choice of graphs and compilation": (
         "--compilation-config",
         "-O",
-        "--enforce-eager",
         "--cuda-graph-sizes",
         "--attention-backend",
-        "--batch-invariant",
     ),
     "choice of link and events": ("--kv-transfer-config", "--kv-events-config"),
     "TLS": ("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs"),

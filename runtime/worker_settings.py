@@ -17,7 +17,7 @@ DTYPE_ALIASES = {
     "fp32": "float32",
     "float": "float32",
 }
-DEVICES = ("auto", "cpu", "cuda")
+DEVICES = ("auto", "cpu", "cuda", "interpreter")
 QUANTIZATIONS = ("none", "int8")
 AUTO_LINK, BUS_LINK, SHM_LINK = LINKS = ("auto", "nats", "shm")
 
@@ -81,7 +81,12 @@ class WorkerSettings(ServiceSettings):
         "the weights and up to doubles the speed; tokens differ a little from the model's own",
         metavar="METHOD",
     )
-    device: str = setting(units.one_of(*DEVICES), "auto", "auto (cuda if present), cpu or cuda", metavar="DEVICE")
+    device: str = setting(
+        units.one_of(*DEVICES),
+        "auto",
+        "auto (cuda if present), cpu, cuda, or interpreter: the GPU's kernels on the CPU, to try them, extremely slow",
+        metavar="DEVICE",
+    )
     host: str = setting(
         units.text,
         "127.0.0.1",
@@ -136,6 +141,18 @@ class WorkerSettings(ServiceSettings):
         "decode steps in time, and a worker that does both takes no more of a prompt in a step. When prompts queue, "
         "they get three times what a decode step takes. Raising it speeds prompts",
         metavar="MS",
+    )
+    enforce_eager: bool = setting(
+        parse_bool,
+        False,
+        "launch a GPU's kernels one by one: no decode step is recorded as a CUDA graph. Slower with few sequences, but "
+        "starts sooner and needs less memory; nothing changes on a CPU",
+    )
+    batch_invariant: bool = setting(
+        parse_bool,
+        False,
+        "on a GPU compute each token's bits from its own context alone, so that batches, chunks and retries change "
+        "none, as they never do on a CPU. Slower, and without CUDA graphs",
     )
     kv_link: str = setting(
         units.one_of(*LINKS),

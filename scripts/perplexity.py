@@ -80,6 +80,8 @@ def _surprise(model: LlamaModel, ids: list[int]) -> float:
             torch.tensor([end], dtype=torch.int32),
             torch.arange(end - start),
             (GroupBatch(places, table),),
+            (end - start,),
+            (end,),
         )
         logprobs = model.logits(model.forward(batch, cache, lambda layers: None)).log_softmax(-1)
         following = torch.tensor(ids[start + 1 : end + 1])

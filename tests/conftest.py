@@ -1,9 +1,14 @@
 """What tests of every room share: the real model and real brokers, made once and only if asked."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Without a card GPU kernels are interpreted: Triton decides it when it is imported, which transformers does, too.
+if not Path("/dev/nvidiactl").exists():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -118,6 +118,8 @@ def test_an_intermediate_chunk_needs_no_logits(tmp_path: Path) -> None:
         batch.context_lens,
         torch.empty(0, dtype=torch.int64),
         batch.groups,
+        batch.query_lens,
+        batch.host_context_lens,
     )
     calls: list[int] = []
     assert rig.model.logits(rig.model.forward(no_rows, rig.cache, calls.append)).shape == (0, 160)

@@ -66,6 +66,8 @@ class ModelRig:
             torch.tensor([end for _, end in work], dtype=torch.int32),
             torch.tensor(rows, dtype=torch.int64),
             (GroupBatch(torch.tensor(slots), tables),),
+            tuple(end - line.computed for line, end in work),
+            tuple(end for _, end in work),
         )
 
     def prefill(self, ids: Sequence[int], chunk: int = 1 << 20) -> tuple[Line, Tensor]:

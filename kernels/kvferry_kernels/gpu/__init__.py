@@ -1,0 +1,1 @@
+"""Kernels for GPUs in Triton, each with a launcher; ``reference`` defines what is right."""
