@@ -15,7 +15,7 @@ NUM_WARPS = 4
 
 
 @triton.jit
-def silu_and_mul_kernel(out_ptr: tl.tensor, x_ptr: tl.tensor, SIZE: tl.constexpr, TILE: tl.constexpr) -> None:
+def silu_and_mul_kernel(out_ptr, x_ptr, SIZE: tl.constexpr, TILE: tl.constexpr):
     """One program for each ``TILE`` numbers of a row's result."""
     row = tl.program_id(0).to(tl.int64)
     places = tl.program_id(1) * TILE + tl.arange(0, TILE)

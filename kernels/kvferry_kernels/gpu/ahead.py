@@ -23,7 +23,10 @@ from triton.compiler import ASTSource
 
 from kvferry_kernels.gpu.shipped import Shipped
 
-MODULES = ("paged_decode", "paged_prefill", "cache", "block_copy")
+MODULES = (
+    *("paged_decode", "paged_prefill", "cache", "block_copy"),
+    *("norm", "rotary", "rotary_cache", "activation", "sampling", "quantized_rows", "fp8_matmul"),
+)
 """Modules of this package with kernels; each has a function ``shipped() -> list[Shipped]``."""
 
 WARP = 32

@@ -10,15 +10,7 @@ from kvferry_kernels.gpu.ranking import key_of, weight_of
 
 
 @triton.jit
-def _kept(
-    logits: tl.tensor,
-    peak: tl.tensor,
-    temperature: tl.tensor,
-    last: tl.tensor,
-    ties: tl.tensor,
-    seen: tl.tensor,
-    min_p: tl.tensor,
-) -> tl.tensor:
+def _kept(logits, peak, temperature, last, ties, seen, min_p):
     """Weights, 0 for what isn't kept; and ``seen`` with the ids added that have the key ``last``."""
     weights, keys = weight_of(logits, peak, temperature), key_of(logits)
     equal = (keys == last).to(tl.int32)
@@ -29,21 +21,21 @@ def _kept(
 
 @triton.jit
 def draw(
-    logits_ptr: tl.tensor,
-    allowed_ptr: tl.tensor,
-    is_narrowed: tl.tensor,
-    list_ptr: tl.tensor,
-    is_listed: tl.tensor,
-    count: tl.tensor,
-    peak: tl.tensor,
-    temperature: tl.tensor,
-    last: tl.tensor,
-    ties: tl.tensor,
-    min_p: tl.tensor,
-    number: tl.tensor,
+    logits_ptr,
+    allowed_ptr,
+    is_narrowed,
+    list_ptr,
+    is_listed,
+    count,
+    peak,
+    temperature,
+    last,
+    ties,
+    min_p,
+    number,
     VOCAB: tl.constexpr,
     TILE: tl.constexpr,
-) -> tl.tensor:
+):
     """The first of the kept ids at which the sum of weights, in the order of ids, reaches ``number`` of their total.
 
     Kept is what is above the key ``last``, and of the ids that have it the first ``ties``, if they weigh ``min_p``.

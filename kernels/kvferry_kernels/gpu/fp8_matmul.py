@@ -1,8 +1,7 @@
 """Product of rows and weights of 8-bit floats (e4m3), each row and each output with a scale of its own.
 
-Source: Micikevicius et al., "FP8 formats for deep learning" (2022). Hopper's tensor cores keep fewer bits than float32
-within a sum; as in DeepSeek-AI, "DeepSeek-V3 technical report" (2024), theirs is added to one of float32 every 128
-numbers.
+Source: Micikevicius et al., "FP8 formats for deep learning" (2022); what is done about sums that keep too few bits:
+DeepSeek-AI, "DeepSeek-V3 technical report" (2024).
 """
 
 from __future__ import annotations
@@ -12,46 +11,59 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kvferry_kernels.gpu import e4m3
-from kvferry_kernels.gpu.fp8_tiles import FEW_ROWS, LARGE, SOME_ROWS, SQUARE, WIDE, Tiles, tiles_for
+from kvferry_kernels.gpu import fp8_tiles
+from kvferry_kernels.gpu.card import capability
+from kvferry_kernels.gpu.fp8_tiles import (
+    FEW_ROWS,
+    LARGE,
+    SOME_ROWS,
+    SQUARE,
+    WIDE,
+    Tiles,
+    large_tiles,
+    tiles_for,
+    way_of,
+)
+from kvferry_kernels.gpu.numbers import FP8_BITS, widen
 from kvferry_kernels.gpu.operand import FLOATS, check
 from kvferry_kernels.gpu.shipped import ARCHITECTURES, Shipped
 
-HAS_FP8 = (8, 9)
-"""The first compute capability with tensor cores for e4m3. Earlier ones multiply the same numbers as float16."""
+WIDENED, IN_PARTS = tl.constexpr(fp8_tiles.WIDENED), tl.constexpr(fp8_tiles.IN_PARTS)
 
 TOGETHER = 8
 """Tiles of rows that are computed side by side, so that weights are read from the cache."""
 
 
 @triton.jit
-def _load_weight(weight_ptr: tl.tensor, places: tl.tensor, is_inside: tl.tensor, WHOLE: tl.constexpr) -> tl.tensor:
+def _load_weight(weight_ptr, places, is_inside, WHOLE: tl.constexpr):
     return tl.load(weight_ptr + places) if WHOLE else tl.load(weight_ptr + places, mask=is_inside, other=0.0)
 
 
 @triton.jit
-def _added(total: tl.tensor, x: tl.tensor, weight: tl.tensor, WIDENED: tl.constexpr) -> tl.tensor:
-    """The sums so far, and one tile's products."""
-    if WIDENED:
-        total = tl.dot(e4m3.decode(x), e4m3.decode(weight), total)
+def _added(total, x, weight, WAY: tl.constexpr):
+    """The sums so far, and the products of one tile of inputs."""
+    if WAY == WIDENED:
+        total = tl.dot(widen(x, tl.float16, FP8_BITS), widen(weight, tl.float16, FP8_BITS), total)
+    elif WAY == IN_PARTS:
+        total += tl.dot(x, weight)
     else:
-        total = tl.dot(x, weight, total, max_num_imprecise_acc=128)
+        total = tl.dot(x, weight, total)
     return total
 
 
 @triton.jit
 def _store(
-    out_ptr: tl.tensor,
-    total: tl.tensor,
-    rows: tl.tensor,
-    outputs: tl.tensor,
-    x_scales_ptr: tl.tensor,
-    weight_scales_ptr: tl.tensor,
-    bias_ptr: tl.tensor,
-    num_rows: tl.tensor,
+    out_ptr,
+    total,
+    rows,
+    outputs,
+    x_scales_ptr,
+    weight_scales_ptr,
+    bias_ptr,
+    num_rows,
     OUTPUTS: tl.constexpr,
     BIASED: tl.constexpr,
-) -> None:
+):
     x_scales = tl.load(x_scales_ptr + rows, mask=rows < num_rows, other=0.0)
     weight_scales = tl.load(weight_scales_ptr + outputs, mask=outputs < OUTPUTS, other=0.0)
     total = total * x_scales[:, None] * weight_scales[None, :]
@@ -64,13 +76,13 @@ def _store(
 
 @triton.jit(do_not_specialize=("num_rows",))  # else it is compiled anew for 1 and for multiples of 16
 def fp8_matmul_kernel(
-    out_ptr: tl.tensor,
-    x_ptr: tl.tensor,
-    x_scales_ptr: tl.tensor,
-    weight_ptr: tl.tensor,
-    weight_scales_ptr: tl.tensor,
-    bias_ptr: tl.tensor,
-    num_rows: tl.tensor,
+    out_ptr,
+    x_ptr,
+    x_scales_ptr,
+    weight_ptr,
+    weight_scales_ptr,
+    bias_ptr,
+    num_rows,
     OUTPUTS: tl.constexpr,
     SIZE: tl.constexpr,
     TILE_ROWS: tl.constexpr,
@@ -78,9 +90,9 @@ def fp8_matmul_kernel(
     TILE_INPUTS: tl.constexpr,
     HALVES: tl.constexpr,
     TOGETHER: tl.constexpr,
-    WIDENED: tl.constexpr,
+    WAY: tl.constexpr,
     BIASED: tl.constexpr,
-) -> None:
+):
     """One program a tile of ``TILE_ROWS`` times ``TILE_OUTPUTS`` or twice as many, adding in the order of inputs."""
     WHOLE: tl.constexpr = OUTPUTS % (TILE_OUTPUTS * HALVES) == 0 and SIZE % TILE_INPUTS == 0
     program = tl.program_id(0)
@@ -104,10 +116,10 @@ def fp8_matmul_kernel(
         is_input = inputs < SIZE - start if SIZE % TILE_INPUTS else inputs < TILE_INPUTS
         x = tl.load(x_ptr + x_places, mask=is_row & is_input[None, :], other=0.0)
         weight = _load_weight(weight_ptr, places, is_output & is_input[:, None], WHOLE)
-        total = _added(total, x, weight, WIDENED)
+        total = _added(total, x, weight, WAY)
         if HALVES == 2:
             weight = _load_weight(weight_ptr + TILE_OUTPUTS * SIZE, places, is_other & is_input[:, None], WHOLE)
-            total_of_others = _added(total_of_others, x, weight, WIDENED)
+            total_of_others = _added(total_of_others, x, weight, WAY)
         x_ptr += TILE_INPUTS
         weight_ptr += TILE_INPUTS
     scaling = (x_scales_ptr, weight_scales_ptr, bias_ptr)
@@ -126,15 +138,15 @@ def fp8_matmul(
     *,
     batch_invariant: bool = False,
 ) -> Tensor:
-    """X weight^T, scaled, plus ``bias``: ``[num_rows, outputs]`` in ``dtype``, bfloat16, float16 or float32.
+    """Multiply rows by a weight, scale, and add ``bias``: ``[num_rows, outputs]`` in ``dtype``.
 
     ``x`` ``[num_rows, size]`` and ``weight`` ``[outputs, size]``: float8_e4m3fn, contiguous; ``x_scales``
-    ``[num_rows]`` and ``weight_scales`` ``[outputs]``: float32; ``bias`` ``[outputs]`` of any of the dtypes. Sums are
-    float32, in the order of inputs, never cut in two; they are scaled, and rounded once.
+    ``[num_rows]`` and ``weight_scales`` ``[outputs]``: float32; ``bias`` ``[outputs]`` and ``dtype``: bfloat16, float16
+    or float32. Sums are float32 (but for what ``fp8_tiles`` says of tensor cores), in the order of inputs and never cut
+    in two; they are scaled, and rounded once. ValueError for other tensors.
 
-    A row's result depends on no other row of its batch. It does depend on which tiles are taken, as instructions for
-    tiles of other shapes add in other orders: by their number (``fp8_tiles.tiles_for``), unless
-    ``batch_invariant``. ValueError for other tensors.
+    A row's result depends on no other row of its batch. It does depend on the tiles, as instructions for tiles of other
+    shapes add in other orders, and these are chosen by the number of rows: unless ``batch_invariant``.
     """
     num_rows, size = x.shape
     outputs = len(weight)
@@ -146,9 +158,9 @@ def fp8_matmul(
     out = x.new_empty(num_rows, outputs, dtype=dtype)
     if not out.numel():
         return out
-    is_widened = x.is_cuda and torch.cuda.get_device_capability(x.device) < HAS_FP8
-    tiles = tiles_for(num_rows, outputs, is_widened=is_widened, batch_invariant=batch_invariant)
-    if is_widened:
+    way = way_of(capability(x.device))
+    tiles = tiles_for(num_rows, outputs, way=way, batch_invariant=batch_invariant)
+    if way == fp8_tiles.WIDENED:
         x, weight = x.view(torch.uint8), weight.view(torch.uint8)
     fp8_matmul_kernel[(tiles.programs(num_rows, outputs),)](
         out,
@@ -158,14 +170,14 @@ def fp8_matmul(
         weight_scales,
         out if bias is None else bias,
         num_rows,
-        **constants_of(tiles, outputs, size, is_widened=is_widened, is_biased=bias is not None),
+        **constants_of(tiles, outputs, size, way=way, is_biased=bias is not None),
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )
     return out
 
 
-def constants_of(tiles: Tiles, outputs: int, size: int, *, is_widened: bool, is_biased: bool) -> dict[str, int]:
+def constants_of(tiles: Tiles, outputs: int, size: int, *, way: int, is_biased: bool) -> dict[str, int]:
     """The kernel's compile-time arguments."""
     return {
         "OUTPUTS": outputs,
@@ -175,7 +187,7 @@ def constants_of(tiles: Tiles, outputs: int, size: int, *, is_widened: bool, is_
         "TILE_INPUTS": tiles.inputs,
         "HALVES": tiles.halves,
         "TOGETHER": TOGETHER,
-        "WIDENED": is_widened,
+        "WAY": way,
         "BIASED": is_biased,
     }
 
@@ -183,15 +195,18 @@ def constants_of(tiles: Tiles, outputs: int, size: int, *, is_widened: bool, is_
 def shipped() -> list[Shipped]:
     """The configurations of Llama-3-8B's last product of a layer, the longest sums."""
     sizes = {"few": FEW_ROWS, "some": SOME_ROWS, "wide": WIDE, "square": SQUARE, "large": LARGE}
-    products = [_shipped(name, tiles, is_widened=False) for name, tiles in sizes.items()]
-    widened = [_shipped(name, tiles, is_widened=True) for name, tiles in sizes.items() if tiles != LARGE]
-    return [*products, *widened]
+    found = []
+    for architecture in ARCHITECTURES:
+        way = way_of(divmod(architecture, 10))
+        used = (FEW_ROWS, SOME_ROWS, *large_tiles(way))
+        found += [_shipped(name, tiles, way, architecture) for name, tiles in sizes.items() if tiles in used]
+    return found
 
 
-def _shipped(name: str, tiles: Tiles, *, is_widened: bool) -> Shipped:
-    number = "*u8" if is_widened else "*fp8e4nv"
+def _shipped(name: str, tiles: Tiles, way: int, architecture: int) -> Shipped:
+    number = "*u8" if way == fp8_tiles.WIDENED else "*fp8e4nv"
     return Shipped(
-        name=f"fp8_matmul, {name}{' widened' if is_widened else ''}",
+        name=f"fp8_matmul, {name}",
         kernel=fp8_matmul_kernel,
         signature={
             "out_ptr": "*bf16",
@@ -202,8 +217,8 @@ def _shipped(name: str, tiles: Tiles, *, is_widened: bool) -> Shipped:
             "bias_ptr": "*bf16",
             "num_rows": "i32",
         },
-        constants=constants_of(tiles, 4096, 14336, is_widened=is_widened, is_biased=False),
+        constants=constants_of(tiles, 4096, 14336, way=way, is_biased=False),
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
-        architectures=tuple(one for one in ARCHITECTURES if is_widened == (divmod(one, 10) < HAS_FP8)),
+        architectures=(architecture,),
     )

@@ -13,14 +13,7 @@ from kvferry_kernels.gpu.ranking import key_of, weight_of
 
 
 @triton.jit
-def read(
-    logits_ptr: tl.tensor,
-    allowed_ptr: tl.tensor,
-    is_narrowed: tl.tensor,
-    start: tl.tensor,
-    VOCAB: tl.constexpr,
-    TILE: tl.constexpr,
-) -> tl.tensor:
+def read(logits_ptr, allowed_ptr, is_narrowed, start, VOCAB: tl.constexpr, TILE: tl.constexpr):
     """Ids from ``start`` on and their logits: minus infinity beyond the last, and where an id isn't allowed."""
     ids = start + tl.arange(0, TILE)
     logits = tl.load(logits_ptr + ids, mask=ids < VOCAB, other=float("-inf"))
@@ -30,13 +23,7 @@ def read(
 
 
 @triton.jit
-def likeliest(
-    logits_ptr: tl.tensor,
-    allowed_ptr: tl.tensor,
-    is_narrowed: tl.tensor,
-    VOCAB: tl.constexpr,
-    TILE: tl.constexpr,
-) -> tl.tensor:
+def likeliest(logits_ptr, allowed_ptr, is_narrowed, VOCAB: tl.constexpr, TILE: tl.constexpr):
     """The largest logit, the first id that has it, -1 if it isn't finite or there is a NaN; and the lanes' largest."""
     tops = tl.full([TILE], float("-inf"), tl.float32)
     top_ids = tl.full([TILE], VOCAB, tl.int32)
@@ -54,15 +41,7 @@ def likeliest(
 
 
 @triton.jit
-def total_weight(
-    logits_ptr: tl.tensor,
-    allowed_ptr: tl.tensor,
-    is_narrowed: tl.tensor,
-    peak: tl.tensor,
-    temperature: tl.tensor,
-    VOCAB: tl.constexpr,
-    TILE: tl.constexpr,
-) -> tl.tensor:
+def total_weight(logits_ptr, allowed_ptr, is_narrowed, peak, temperature, VOCAB: tl.constexpr, TILE: tl.constexpr):
     """The weight of all, float64."""
     total = tl.full([], 0.0, tl.float64)
     for start in range(0, VOCAB, TILE):
@@ -73,17 +52,17 @@ def total_weight(
 
 @triton.jit
 def list_ids(
-    list_ptr: tl.tensor,
-    logits_ptr: tl.tensor,
-    allowed_ptr: tl.tensor,
-    is_narrowed: tl.tensor,
-    peak: tl.tensor,
-    temperature: tl.tensor,
-    floor: tl.tensor,
-    lightest: tl.tensor,
+    list_ptr,
+    logits_ptr,
+    allowed_ptr,
+    is_narrowed,
+    peak,
+    temperature,
+    floor,
+    lightest,
     VOCAB: tl.constexpr,
     TILE: tl.constexpr,
-) -> tl.tensor:
+):
     """Write the ids whose keys reach ``floor`` and whose weights reach ``lightest``; their number."""
     count = tl.full([], 0, tl.int32)
     for start in range(0, VOCAB, TILE):
@@ -99,16 +78,8 @@ def list_ids(
 
 @triton.jit
 def read_either(
-    logits_ptr: tl.tensor,
-    allowed_ptr: tl.tensor,
-    is_narrowed: tl.tensor,
-    list_ptr: tl.tensor,
-    is_listed: tl.tensor,
-    start: tl.tensor,
-    count: tl.tensor,
-    VOCAB: tl.constexpr,
-    TILE: tl.constexpr,
-) -> tl.tensor:
+    logits_ptr, allowed_ptr, is_narrowed, list_ptr, is_listed, start, count, VOCAB: tl.constexpr, TILE: tl.constexpr
+):
     """``read``, of the ids of the list if there is one."""
     if is_listed:
         places = start + tl.arange(0, TILE)

@@ -10,25 +10,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kvferry_kernels.gpu import e4m3
+from kvferry_kernels.gpu.numbers import to_fp8_bits
 from kvferry_kernels.gpu.operand import FLOATS, check
-from kvferry_kernels.gpu.quantized_rows import MAX_SIZE, warps_of_row
+from kvferry_kernels.gpu.quantized_rows import MAX_SIZE, row_scale, warps_of_row
 from kvferry_kernels.gpu.shipped import Shipped
 
 
 @triton.jit
 def rms_norm_kernel(
-    out_ptr: tl.tensor,
-    scales_ptr: tl.tensor,
-    x_ptr: tl.tensor,
-    residual_ptr: tl.tensor,
-    weight_ptr: tl.tensor,
-    eps: tl.tensor,
+    out_ptr,
+    scales_ptr,
+    x_ptr,
+    residual_ptr,
+    weight_ptr,
+    eps,
     SIZE: tl.constexpr,
     WIDTH: tl.constexpr,
     ADDED: tl.constexpr,
     QUANTIZED: tl.constexpr,
-) -> None:
+):
     """One program a row: ``WIDTH`` is the power of two that holds ``SIZE``."""
     row = tl.program_id(0).to(tl.int64)
     places = tl.arange(0, WIDTH)
@@ -42,9 +42,9 @@ def rms_norm_kernel(
     normed = total * tl.rsqrt(tl.sum(total * total, axis=0) / SIZE + eps) * weight
     if QUANTIZED:
         rounded = normed.to(x.dtype).to(tl.float32)  # what a product in x's dtype would see
-        scale, inverse = e4m3.row_scale(rounded)
+        scale, inverse = row_scale(rounded)
         tl.store(scales_ptr + row, scale)
-        tl.store(out_ptr + row * SIZE + places, e4m3.encode(rounded * inverse), mask=inside)
+        tl.store(out_ptr + row * SIZE + places, to_fp8_bits(rounded * inverse), mask=inside)
     else:
         tl.store(out_ptr + row * SIZE + places, normed.to(x.dtype), mask=inside)
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kvferry_kernels.gpu import e4m3
+from kvferry_kernels.gpu.numbers import FP8_MAX, LEAST_TOP, to_fp8_bits
 from kvferry_kernels.gpu.operand import FLOATS, check
 from kvferry_kernels.gpu.shipped import Shipped
 
@@ -22,17 +22,27 @@ MAX_WARPS = 16
 
 
 @triton.jit
-def quantize_rows_kernel(
-    numbers_ptr: tl.tensor, scales_ptr: tl.tensor, x_ptr: tl.tensor, SIZE: tl.constexpr, WIDTH: tl.constexpr
-) -> None:
+def row_scale(x):
+    """Scale of a row of float32, its largest magnitude / 448, and what to multiply the row by before it is rounded.
+
+    A row of which no magnitude is above 1e-30 counts as zeros. The scale is NaN where a number isn't finite.
+    """
+    bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF  # magnitudes are ordered like their bits, NaN last
+    top = tl.max(bits, axis=0).to(tl.float32, bitcast=True)
+    scale = tl.where(top < float("inf"), tl.div_rn(top, FP8_MAX), float("nan"))
+    return scale, tl.where(top > LEAST_TOP, tl.div_rn(FP8_MAX, tl.maximum(top, LEAST_TOP)), 0.0)
+
+
+@triton.jit
+def quantize_rows_kernel(numbers_ptr, scales_ptr, x_ptr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
     """One program a row: ``WIDTH`` is the power of two that holds ``SIZE``."""
     row = tl.program_id(0).to(tl.int64)
     places = tl.arange(0, WIDTH)
     inside = places < SIZE
     x = tl.load(x_ptr + row * SIZE + places, mask=inside, other=0.0).to(tl.float32)
-    scale, inverse = e4m3.row_scale(x)
+    scale, inverse = row_scale(x)
     tl.store(scales_ptr + row, scale)
-    tl.store(numbers_ptr + row * SIZE + places, e4m3.encode(x * inverse), mask=inside)
+    tl.store(numbers_ptr + row * SIZE + places, to_fp8_bits(x * inverse), mask=inside)
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:

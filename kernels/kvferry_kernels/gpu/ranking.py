@@ -12,33 +12,33 @@ import triton.language as tl
 
 
 @triton.jit
-def key_of(logits: tl.tensor) -> tl.tensor:
+def key_of(logits):
     """uint32 in the order of float32, above 0; one key for both zeros."""
     bits = tl.where(logits == 0.0, 0.0, logits).to(tl.int32, bitcast=True)
     return tl.where(bits < 0, ~bits, bits ^ -0x80000000).to(tl.uint32, bitcast=True)
 
 
 @triton.jit
-def logit_of(key: tl.tensor) -> tl.tensor:
+def logit_of(key):
     """The logit of a key."""
     bits = key.to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ -0x80000000, ~bits).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def weight_of(logits: tl.tensor, peak: tl.tensor, temperature: tl.tensor) -> tl.tensor:
+def weight_of(logits, peak, temperature):
     """The largest logit, ``peak``, weighs 1."""
     return tl.exp((logits - peak) / temperature)
 
 
 @triton.jit
-def _from_pivots(keys: tl.tensor, measures: tl.tensor, pivots: tl.tensor) -> tl.tensor:
+def _from_pivots(keys, measures, pivots):
     """Sums of the ``measures`` ``[n]`` whose keys reach each of ``pivots`` ``[16]``."""
     return tl.sum(tl.where(keys[None, :] >= pivots[:, None], measures[None, :], 0.0), axis=1)
 
 
 @triton.jit
-def floor_of_top_k(tops: tl.tensor, top_k: tl.tensor, CHUNK: tl.constexpr) -> tl.tensor:
+def floor_of_top_k(tops, top_k, CHUNK: tl.constexpr):
     """A key that at least ``top_k`` logits of a row reach, not many more; 0 if ``top_k`` is above ``CHUNK``.
 
     ``tops``: the largest logits of disjoint parts of the row, a multiple of ``CHUNK`` of them. Where large logits lie
@@ -56,15 +56,7 @@ def floor_of_top_k(tops: tl.tensor, top_k: tl.tensor, CHUNK: tl.constexpr) -> tl
 
 
 @triton.jit
-def _listed(
-    logits_ptr: tl.tensor,
-    list_ptr: tl.tensor,
-    start: tl.tensor,
-    count: tl.tensor,
-    peak: tl.tensor,
-    temperature: tl.tensor,
-    CHUNK: tl.constexpr,
-) -> tl.tensor:
+def _listed(logits_ptr, list_ptr, start, count, peak, temperature, CHUNK: tl.constexpr):
     """Keys and weights of ids of the list, and 1 for each; beyond the last one there is no weight and 0."""
     places = start + tl.arange(0, CHUNK)
     ids = tl.load(list_ptr + places, mask=places < count, other=0)
@@ -73,16 +65,7 @@ def _listed(
 
 
 @triton.jit
-def last_kept(
-    logits_ptr: tl.tensor,
-    list_ptr: tl.tensor,
-    count: tl.tensor,
-    peak: tl.tensor,
-    temperature: tl.tensor,
-    by_weight: tl.tensor,
-    target: tl.tensor,
-    CHUNK: tl.constexpr,
-) -> tl.tensor:
+def last_kept(logits_ptr, list_ptr, count, peak, temperature, by_weight, target, CHUNK: tl.constexpr):
     """The highest key that ids of the list reach which are ``target`` together; 0 if all of them are less.
 
     What is meant is their weight or their number. ``target`` is float64.
@@ -101,15 +84,7 @@ def last_kept(
 
 
 @triton.jit
-def above(
-    logits_ptr: tl.tensor,
-    list_ptr: tl.tensor,
-    count: tl.tensor,
-    peak: tl.tensor,
-    temperature: tl.tensor,
-    key: tl.tensor,
-    CHUNK: tl.constexpr,
-) -> tl.tensor:
+def above(logits_ptr, list_ptr, count, peak, temperature, key, CHUNK: tl.constexpr):
     """Weight and number, both float64, of the ids of the list that are above ``key``."""
     weight = tl.full([], 0.0, tl.float64)
     number = tl.full([], 0.0, tl.float64)

@@ -22,17 +22,17 @@ NUM_WARPS = 4
 
 @triton.jit
 def turned(
-    low_ptr: tl.tensor,
-    inside: tl.tensor,
-    norm_ptr: tl.tensor,
-    cos_ptr: tl.tensor,
-    sin_ptr: tl.tensor,
-    position: tl.tensor,
-    eps: tl.tensor,
+    low_ptr,
+    inside,
+    norm_ptr,
+    cos_ptr,
+    sin_ptr,
+    position,
+    eps,
     DIM: tl.constexpr,
     WIDTH: tl.constexpr,
     NORMED: tl.constexpr,
-) -> tl.tensor:
+):
     """Both halves of heads, normalized and rotated; ``low_ptr`` ``[heads, WIDTH]`` says where first halves are."""
     HALF: tl.constexpr = DIM // 2
     places = tl.arange(0, WIDTH)
@@ -50,23 +50,23 @@ def turned(
 
 @triton.jit
 def rotate_kernel(
-    q_ptr: tl.tensor,
-    k_ptr: tl.tensor,
-    q_stride: tl.tensor,
-    k_stride: tl.tensor,
-    q_norm_ptr: tl.tensor,
-    k_norm_ptr: tl.tensor,
-    positions_ptr: tl.tensor,
-    cos_ptr: tl.tensor,
-    sin_ptr: tl.tensor,
-    eps: tl.tensor,
+    q_ptr,
+    k_ptr,
+    q_stride,
+    k_stride,
+    q_norm_ptr,
+    k_norm_ptr,
+    positions_ptr,
+    cos_ptr,
+    sin_ptr,
+    eps,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     WIDTH: tl.constexpr,
     TOGETHER: tl.constexpr,
     NORMED: tl.constexpr,
-) -> None:
+):
     """In place. One program for ``TOGETHER`` heads of a token: first those of Q, then those of K."""
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)

@@ -17,17 +17,17 @@ from kvferry_kernels.gpu.shipped import Shipped
 
 @triton.jit
 def rotate_and_cache_kernel(
-    query_ptr: tl.tensor,
-    k_cache_ptr: tl.tensor,
-    v_cache_ptr: tl.tensor,
-    qkv_ptr: tl.tensor,
-    q_norm_ptr: tl.tensor,
-    k_norm_ptr: tl.tensor,
-    positions_ptr: tl.tensor,
-    slots_ptr: tl.tensor,
-    cos_ptr: tl.tensor,
-    sin_ptr: tl.tensor,
-    eps: tl.tensor,
+    query_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    qkv_ptr,
+    q_norm_ptr,
+    k_norm_ptr,
+    positions_ptr,
+    slots_ptr,
+    cos_ptr,
+    sin_ptr,
+    eps,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
@@ -35,7 +35,7 @@ def rotate_and_cache_kernel(
     BLOCK_SIZE: tl.constexpr,
     TOGETHER: tl.constexpr,
     NORMED: tl.constexpr,
-) -> None:
+):
     """One program for ``TOGETHER`` heads of a token: first those of Q, then those of K, then those of V."""
     HALF: tl.constexpr = DIM // 2
     Q_PARTS: tl.constexpr = (HEADS + TOGETHER - 1) // TOGETHER

@@ -34,19 +34,19 @@ LEAST_TEMPERATURE = tl.constexpr(2.0**-126)
 
 @triton.jit
 def _filters(
-    logits_ptr: tl.tensor,
-    allowed_ptr: tl.tensor,
-    is_narrowed: tl.tensor,
-    list_ptr: tl.tensor,
-    tops: tl.tensor,
-    peak: tl.tensor,
-    temperature: tl.tensor,
-    top_k: tl.tensor,
-    top_p: tl.tensor,
+    logits_ptr,
+    allowed_ptr,
+    is_narrowed,
+    list_ptr,
+    tops,
+    peak,
+    temperature,
+    top_k,
+    top_p,
     VOCAB: tl.constexpr,
     TILE: tl.constexpr,
     CHUNK: tl.constexpr,
-) -> tl.tensor:
+):
     """How many ids are in the list; the last kept key and how many ids of it are kept, the first ones."""
     has_k = (top_k > 0) & (top_k < VOCAB)
     floor = tl.full([], 0, tl.uint32)
@@ -79,22 +79,22 @@ def _filters(
 
 @triton.jit
 def sample_kernel(
-    tokens_ptr: tl.tensor,
-    logits_ptr: tl.tensor,
-    temperatures_ptr: tl.tensor,
-    top_ks_ptr: tl.tensor,
-    top_ps_ptr: tl.tensor,
-    min_ps_ptr: tl.tensor,
-    seeds_ptr: tl.tensor,
-    choices_ptr: tl.tensor,
-    positions_ptr: tl.tensor,
-    allowed_ptr: tl.tensor,
-    is_narrowed: tl.tensor,
-    list_ptr: tl.tensor,
+    tokens_ptr,
+    logits_ptr,
+    temperatures_ptr,
+    top_ks_ptr,
+    top_ps_ptr,
+    min_ps_ptr,
+    seeds_ptr,
+    choices_ptr,
+    positions_ptr,
+    allowed_ptr,
+    is_narrowed,
+    list_ptr,
     VOCAB: tl.constexpr,
     TILE: tl.constexpr,
     CHUNK: tl.constexpr,
-) -> None:
+):
     """One program a row. Sums are of float32 within a tile and of float64 beyond, in a fixed order."""
     row = tl.program_id(0).to(tl.int64)
     logits_ptr += row * VOCAB
@@ -165,17 +165,17 @@ def sample(
     of word i // 32 allows id i; None allows all. ``scratch``: int32, as large as ``logits``; made, if it isn't given.
 
     A token is -1 where an allowed logit is NaN or the largest isn't finite. A row's token doesn't depend on the others.
-    ValueError for other tensors.
     It is the one of ``engine/sampler.py`` but for rounding: weights are float32, so a draw within about 1e-6 of the
     total of a border between two ids may fall to the other one, and an id whose weight is within as much of what
-    top-p or min-p asks for may be kept by one and not by the other.
+    top-p or min-p asks for may be kept by one and not by the other. ValueError for other tensors.
     """
     num_rows, vocab = logits.shape
     check("logits", logits, (num_rows, vocab), (torch.float32,), logits.device)
-    floats, ints = (temperatures, top_ps, min_ps), (top_ks, choices, positions)
-    for columns, dtype in ((floats, torch.float32), (ints, torch.int32), ((seeds,), torch.int64)):
-        for column in columns:
-            check("a column", column, (num_rows,), (dtype,), logits.device)
+    for column in (temperatures, top_ps, min_ps):
+        check("temperatures, top_ps, min_ps", column, (num_rows,), (torch.float32,), logits.device)
+    for column in (top_ks, choices, positions):
+        check("top_ks, choices, positions", column, (num_rows,), (torch.int32,), logits.device)
+    check("seeds", seeds, (num_rows,), (torch.int64,), logits.device)
     check("what is allowed", allowed, (num_rows, triton.cdiv(vocab, WORD)), (torch.int32,), logits.device)
     check("scratch", scratch, (num_rows, vocab), (torch.int32,), logits.device)
     tokens = logits.new_empty(num_rows, dtype=torch.int64)

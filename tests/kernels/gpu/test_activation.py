@@ -7,6 +7,9 @@ from kvferry_kernels import reference
 from kvferry_kernels.gpu import activation
 from tests.support.gpu_rows import DTYPES, assert_rounded, random
 
+FLOAT_STEPS = {"cpu": 8, "cuda": 40}
+"""Roundings to float32: a card's exponential is off by that of its argument, which is up to 20 here."""
+
 ALL_DTYPES = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
@@ -15,7 +18,7 @@ ALL_DTYPES = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("num_rows", [1, 4])
 def test_silu_and_mul_is_the_reference(device: str, dtype: torch.dtype, size: int, num_rows: int) -> None:
     x = random(num_rows, 2 * size, dtype=dtype, device=device, scale=5.0)
-    assert_rounded(activation.silu_and_mul(x), reference.silu_and_mul(x.float()), float_steps=16)
+    assert_rounded(activation.silu_and_mul(x), reference.silu_and_mul(x.float()), FLOAT_STEPS[device])
 
 
 @pytest.mark.filterwarnings("ignore:overflow")  # of the interpreter: infinity is meant
