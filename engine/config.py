@@ -33,5 +33,6 @@ class EngineConfig:
     cores_file: str = ""
     itl_limit_ms: float = 50.0
     enforce_eager: bool = False
+    batch_invariant: bool = False
     max_recompute_tokens: int = -1
     log_level: str = "info"

@@ -12,31 +12,16 @@ size, as with bfloat16 beside AMX, every product is made of calls with the same 
 
 from __future__ import annotations
 
-import functools
-import logging
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.equal_rows import FIXED_ROWS, smallest_equal_batch
 from engine.model_sizes import int8_bytes
+from engine.multiply import Product, can_pack, in_tiles_of_one_shape, packed, plain
 from kvferry_kernels import ops
-
-Product = Callable[[Tensor], Tensor]
-
-log = logging.getLogger(__name__)
-
-PROBE_ROWS = 48
-"""Rows of the batch that smaller ones are compared with: past the widest register tile."""
-
-PROBE_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33)
-
-MIN_ROWS = (1, 2, 4, 8, 16)
-"""Batch sizes tried as the smallest one with bit-equal rows."""
-
-FIXED_ROWS = 32
-"""Rows of each call where the batch size always matters."""
 
 
 class Linear:
@@ -70,6 +55,16 @@ class Linear:
         """A matrix that ``packing``'s function has packed; results are in ``dtype``."""
         made = cls.__new__(cls)
         made._take_tiles(tiles, outputs, inputs, bias, dtype)
+        return made
+
+    @classmethod
+    def invariant(cls, weight: Tensor, bias: Tensor | None) -> Linear:
+        """A matrix ``[outputs, inputs]`` that the GPU's kernel multiplies whose rows don't depend on their number."""
+        made = cls.__new__(cls)
+        made.tiles, made.bias = None, bias
+        made.weight_bytes = weight.nbytes + (bias.nbytes if bias is not None else 0)
+        made._multiply = in_tiles_of_one_shape(weight, bias, weight.dtype)
+        made._min_rows, made._max_rows = 1, 0
         return made
 
     def _take_tiles(self, tiles: Tensor, outputs: int, inputs: int, bias: Tensor | None, dtype: torch.dtype) -> None:
@@ -113,6 +108,13 @@ class Head:
         """A matrix that ``head_packing``'s function has packed."""
         made = cls.__new__(cls)
         made._take_tiles(tiles, vocab_size, hidden_size)
+        return made
+
+    @classmethod
+    def invariant(cls, weight: Tensor) -> Head:
+        """See ``Linear.invariant``."""
+        made = cls.__new__(cls)
+        made.weight_bytes, made._multiply = weight.nbytes, in_tiles_of_one_shape(weight, None, torch.float32)
         return made
 
     def _take_tiles(self, tiles: Tensor, vocab_size: int, hidden_size: int) -> None:
@@ -161,72 +163,3 @@ def products(device: str, dtype: torch.dtype, *, int8: bool = False) -> str:
     amx = "-amx" if torch.cpu._is_amx_tile_supported() else ""
     library = "onednn" if can_pack(device, dtype) else "torch"
     return f"{library}-{torch.backends.cpu.get_cpu_capability()}{amx}".lower()
-
-
-def packed(weight: Tensor, bias: Tensor | None) -> Product:
-    """Multiply by oneDNN, with weights in its own order."""
-    blocks = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
-    return lambda x: multiply_packed(x, blocks, bias)
-
-
-def plain(weight: Tensor, bias: Tensor | None) -> Product:
-    """Multiply by torch, with weights as they are."""
-    weight = weight.contiguous()
-    return lambda x: functional.linear(x, weight, bias)
-
-
-def can_pack(device: str, dtype: torch.dtype) -> bool:
-    """Whether oneDNN can hold weights of this dtype packed on this device."""
-    if device != "cpu" or not torch._C._has_mkldnn:
-        return False
-    if dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return dtype == torch.float32
-
-
-def multiply_packed(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
-    """X W^T + b with a packed W."""
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, blocks, bias, "none", [], "")
-    return result
-
-
-@functools.cache
-def smallest_equal_batch(outputs: int, inputs: int, dtype: torch.dtype) -> int | None:
-    """Smallest batch size from which on a row's result is bit-equal, on this CPU, for this shape; None for none."""
-    weight, x = cancelling(outputs, PROBE_ROWS, inputs, dtype)
-    multiply = packed(weight, None) if can_pack("cpu", dtype) else plain(weight, None)
-
-    def rows(num_rows: int, start: int) -> Tensor:
-        return multiply(x[start : start + num_rows].contiguous())
-
-    whole = rows(PROBE_ROWS, 0)
-    unequal = [n for n in PROBE_SIZES if not torch.equal(rows(n, 1), whole[1 : 1 + n])]
-    for smallest in MIN_ROWS:
-        if all(n < smallest for n in unequal):
-            return smallest
-    log.warning(
-        "rows of a %d x %d product in %s depend on the batch size here: computed %d rows at a time, slowly",
-        outputs,
-        inputs,
-        dtype,
-        FIXED_ROWS,
-    )
-    return None
-
-
-def cancelling(outputs: int, num_rows: int, inputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """A weight ``[outputs, inputs]`` and rows ``[num_rows, inputs]`` whose products are all sums to 0.
-
-    What a product of them holds is rounding noise alone, so that another order of summing shows in every
-    number. With ordinary data a bfloat16 result shows it in one of thousands, where it lies near a tie.
-    """
-    random = torch.Generator().manual_seed(outputs * inputs)
-    half = inputs // 2
-    shuffle = torch.randperm(half, generator=random)
-    weight = torch.zeros(outputs, inputs)
-    weight[:, :half] = torch.randn(outputs, half, generator=random)
-    weight[:, half : 2 * half] = -weight[:, shuffle]
-    x = torch.zeros(num_rows, inputs)
-    x[:, :half] = torch.randn(num_rows, half, generator=random)
-    x[:, half : 2 * half] = x[:, shuffle]
-    return weight.to(dtype), x.to(dtype)

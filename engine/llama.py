@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from engine.kv_cache import LayerCache
 
 
+INVARIANT = "tiles of one shape"
+"""How matrices are multiplied with ``batch_invariant`` on a GPU."""
+
+
 class LlamaModel:
     """A model of the Llama family, loaded from a folder.
 
@@ -53,6 +57,7 @@ class LlamaModel:
         quantization: str = NO_QUANTIZATION,
         packed_dir: Path | None = None,
         enforce_eager: bool = False,
+        batch_invariant: bool = False,
     ) -> None:
         """Load ``folder``; ModelError if it can't be served.
 
@@ -60,17 +65,20 @@ class LlamaModel:
         folder's own. ``quantization`` is "none"
         or "int8" (CPU only): all matrices and what they multiply in 8-bit integers, the rest in ``dtype``. In
         ``packed_dir`` packed matrices are kept, and mapped by all that name it. Decode steps are recorded as CUDA
-        graphs on a card, unless ``enforce_eager``.
+        graphs on a card, unless ``enforce_eager``. ``batch_invariant``: a token's bits depend on its own context alone
+        on a GPU too, as they always do on a CPU; no step is recorded then.
         """
         self.config = config = read_model_config(folder)
         self.max_model_len = model_len(config, max_model_len)
         name = resolve_dtype(dtype, config, device)
         self._dtype: torch.dtype = getattr(torch, name)
         self._device = torch.device(torch_device(device))
-        self._kernels = Kernels.of(device)
+        self._kernels = Kernels.of(device, batch_invariant=batch_invariant)
         self.layout = kv_layout(config, name, is_plain=has_gpu_kernels(device))
         int8 = resolve_quantization(quantization, device)
-        multiply = products(self._device.type, self._dtype, int8=int8)
+        self._is_gpu = has_gpu_kernels(device)
+        self._invariant = batch_invariant and self._is_gpu
+        multiply = INVARIANT if self._invariant else products(self._device.type, self._dtype, int8=int8)
         self.numerics = f"{self._kernels.variant(self._device)};{multiply};torch-{torch.__version__};{name}"
         self._scale = config.head_dim**-0.5
         self._group = config.num_heads // config.num_kv_heads
@@ -80,20 +88,20 @@ class LlamaModel:
         self.weight_bytes = weights.weight_bytes
         self._embedding, self._layers = weights.embedding, weights.layers
         self._final_norm, self._head = weights.final_norm, weights.head
-        self._is_gpu = has_gpu_kernels(device)
         self._compiled = self._compiled_layers(int8=int8)
         self.is_compiled = self._compiled is not None
         self._graphs: DecodeGraphs | None = None
         self._graphs_cache: Sequence[LayerCache] | None = None
         self._recorder: Recorder | None = None
-        if self._device.type == "cuda" and not enforce_eager:
+        if self._device.type == "cuda" and not enforce_eager and not self._invariant:
             self._recorder = CudaRecorder()
 
     def _load(self, folder: Path, quantization: str, int8: bool, packed_dir: Path | None) -> LlamaWeights:
         def build(tiles: Tiles) -> LlamaWeights:
-            return Loader(open_weights(folder), self.config, self._device, self._dtype, int8, tiles).load()
+            weights = open_weights(folder)
+            return Loader(weights, self.config, self._device, self._dtype, int8, tiles, self._invariant).load()
 
-        if packed_dir is None or packing(self._device.type, self._dtype, int8=int8) is None:
+        if packed_dir is None or self._invariant or packing(self._device.type, self._dtype, int8=int8) is None:
             return build(Tiles())
         dtype = str(self._dtype).removeprefix("torch.")
         return PackedFile(packed_dir, f"{files_fingerprint(folder, quantization)}-{dtype}").load(build)
@@ -171,7 +179,7 @@ class LlamaModel:
         eps = self.config.norm_eps
         norms = [layer.input_norm for layer in self._layers[1:]]
         kernels = self._kernels
-        attention = kernels.attention(batch.query_lens, batch.host_context_lens, self._group, self._device)
+        attention = kernels.attention(batch.query_lens, batch.host_context_lens, self._group, self._dtype, self._device)
         for layer, layer_cache, norm in zip(self._layers, cache, [*norms, None], strict=True):
             hidden = layer.output(self._attend(layer, hidden, batch, layer_cache, attention))
             hidden = kernels.rms_norm(hidden, layer.mlp_norm, eps, residual)

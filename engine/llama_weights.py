@@ -53,7 +53,8 @@ class Loader:
     """Takes a folder's tensors to a device in one dtype; matrices that ``tiles`` knows aren't read.
 
     ``int8``: matrices are quantized to 8 bits, and the hidden state's basis is turned. For that each norm's weight is
-    taken into the matrices behind it, since only a norm without weights turns with its input.
+    taken into the matrices behind it, since only a norm without weights turns with its input. ``batch_invariant``:
+    matrices are multiplied by the GPU's kernel whose rows don't depend on their number.
     """
 
     weights: Weights
@@ -62,6 +63,7 @@ class Loader:
     dtype: torch.dtype
     int8: bool
     tiles: Tiles
+    batch_invariant: bool = False
 
     def load(self) -> LlamaWeights:
         """All of them; ModelError for a tensor that is missing or of another shape."""
@@ -142,6 +144,8 @@ class Loader:
 
     def _linear(self, name: str, shape: tuple[int, int], matrix: Callable[[], Tensor], bias: Tensor | None) -> Linear:
         placed = None if bias is None else self._place(bias)
+        if self.batch_invariant:
+            return Linear.invariant(self._place(matrix()), placed)
         pack = packing(self.device.type, self.dtype, int8=self.int8)
         if pack is None:
             return Linear(self._place(matrix()), placed)
@@ -149,6 +153,8 @@ class Loader:
         return Linear.of_tiles(tiles, *shape, placed, self.dtype)
 
     def _head(self, matrix: Callable[[], Tensor]) -> Head:
+        if self.batch_invariant:
+            return Head.invariant(self._place(matrix()))
         pack = head_packing(self.device.type, self.dtype, int8=self.int8)
         if pack is None:
             return Head(self._place(matrix()))

@@ -97,6 +97,7 @@ def load_engine(config: EngineConfig, turns: Turns) -> LoadedEngine:
         quantization=config.quantization,
         packed_dir=Path(config.packed_dir) if config.packed_dir else None,
         enforce_eager=config.enforce_eager,
+        batch_invariant=config.batch_invariant,
     )
     for warning in model.config.warnings:
         log.warning("model_warning reason=%s", warning)

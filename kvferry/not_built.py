@@ -107,7 +107,6 @@ NOT_BUILT: dict[str, tuple[str, ...]] = {
         "-O",
         "--cuda-graph-sizes",
         "--attention-backend",
-        "--batch-invariant",
     ),
     "choice of link and events": ("--kv-transfer-config", "--kv-events-config"),
     "TLS": ("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs"),

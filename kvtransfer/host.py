@@ -67,6 +67,7 @@ def engine_config(settings: WorkerSettings, worker_id: str) -> EngineConfig:
         packed_dir=settings.packed_dir,
         itl_limit_ms=settings.itl_limit_ms,
         enforce_eager=settings.enforce_eager,
+        batch_invariant=settings.batch_invariant,
         max_recompute_tokens=settings.local_prefill_tokens,
         log_level=settings.log_level,
     )

@@ -148,6 +148,12 @@ class WorkerSettings(ServiceSettings):
         "launch a GPU's kernels one by one: no decode step is recorded as a CUDA graph. Slower with few sequences, but "
         "starts sooner and needs less memory; nothing changes on a CPU",
     )
+    batch_invariant: bool = setting(
+        parse_bool,
+        False,
+        "on a GPU compute each token's bits from its own context alone, so that batches, chunks and retries change "
+        "none, as they never do on a CPU. Slower, and without CUDA graphs",
+    )
     kv_link: str = setting(
         units.one_of(*LINKS),
         AUTO_LINK,

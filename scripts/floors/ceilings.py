@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.linear import Linear, can_pack, multiply_packed
+from engine.linear import Linear
+from engine.multiply import can_pack, multiply_packed
 
 ROWS = 512
 """Of the inputs of a product: so many that weights are read from memory rarely."""

@@ -89,6 +89,18 @@ def test_what_only_a_cpu_has_is_refused(tmp_path: Path) -> None:
         LlamaModel(tmp_path, "float32", "interpreter", quantization="int8")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_batch_invariant_bits_depend_neither_on_chunks_nor_on_the_batch(tmp_path: Path, dtype: str) -> None:
+    save_tiny(tmp_path, "Llama", attention_bias=True)
+    rig = ModelRig(LlamaModel(tmp_path, dtype, "interpreter", batch_invariant=True), num_blocks=32)
+    whole = rig.step((Line(IDS), len(IDS)), every_row=True)
+    line, other = Line(IDS), Line([9] * 12)
+    parts = [rig.step((other, other.computed + 3), (line, end))[1] for end in (1, 2, 17, 21)]
+    assert torch.equal(torch.stack(parts), whole[[0, 1, 16, 20]])
+    near = logits_of(tmp_path, "float32", "cpu")
+    assert (whole - near).std() < (1e-4 if dtype == "float32" else 0.05) * near.std()
+
+
 def test_decodes_that_are_recorded_have_the_bits_of_those_that_are_not(tmp_path: Path) -> None:
     save_tiny(tmp_path, "Llama")
     model = LlamaModel(tmp_path, "float32", "interpreter")

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from engine import linear
-from engine.linear import Head, Linear, cancelling, smallest_equal_batch
+from engine import linear, multiply
+from engine.equal_rows import cancelling, smallest_equal_batch
+from engine.linear import Head, Linear
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 DEFAULT_MODEL = [(960, 576), (576, 576), (3072, 576), (576, 1536)]
@@ -92,8 +93,8 @@ def test_head_rows_are_bit_equal_and_float32(dtype: torch.dtype) -> None:
 def test_few_rows_are_computed_as_the_smallest_batch_with_equal_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "smallest_equal_batch", lambda *_: 4)
     seen: list[int] = []
-    multiply = linear.multiply_packed
-    monkeypatch.setattr(linear, "multiply_packed", lambda x, w, b: seen.append(len(x)) or multiply(x, w, b))
+    original = multiply.multiply_packed
+    monkeypatch.setattr(multiply, "multiply_packed", lambda x, w, b: seen.append(len(x)) or original(x, w, b))
     weight, x = random(32, 16, dtype=torch.float32), random(5, 16, dtype=torch.float32)
     product = Linear(weight)
     for rows in (1, 3, 4, 5):
@@ -105,7 +106,7 @@ def test_where_rows_depend_on_the_batch_all_calls_have_one_size(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(linear.ops, "has_fast_linear", lambda device: False)
-    monkeypatch.setattr(linear, "multiply_packed", lambda x, w, b: torch.full((len(x), 8), float(len(x))))
+    monkeypatch.setattr(multiply, "multiply_packed", lambda x, w, b: torch.full((len(x), 8), float(len(x))))
     smallest_equal_batch.cache_clear()
     assert smallest_equal_batch(8, 8, torch.float32) is None
     assert "depend on the batch size" in caplog.text

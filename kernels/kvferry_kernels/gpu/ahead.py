@@ -24,12 +24,16 @@ from triton.compiler import ASTSource
 from kvferry_kernels.gpu.shipped import Shipped
 
 MODULES = (
-    *("paged_decode", "paged_prefill", "cache", "block_copy"),
-    *("norm", "rotary", "rotary_cache", "activation", "sampling", "quantized_rows", "fp8_matmul"),
+    *("paged_decode", "splits", "paged_prefill", "cache", "block_copy"),
+MODULES = (
+    *("paged_decode", "splits", "paged_prefill", "cache", "block_copy"),
+    *("norm", "rotary", "rotary_cache", "activation", "sampling", "quantized_rows", "fp8_matmul", "matmul"),
+)
 )
 """Modules of this package with kernels; each has a function ``shipped() -> list[Shipped]``."""
 
 WARP = 32
+ALIGNMENT, EVEN = 16, ":16"
 PROCESSES = 2
 TOOL_TIMEOUT_S = 60.0
 
@@ -68,11 +72,13 @@ def compile_one(kernel: Shipped, architecture: int) -> Compiled:
     if sorted(names) != sorted([*kernel.signature, *kernel.constants]):
         raise ValueError(f"{kernel.name}: not its arguments, which are {names}")
     types = {name: kernel.signature.get(name, "constexpr") for name in names}
-    aligned = {(place,): [["tt.divisibility", 16]] for place, name in enumerate(names) if types[name].startswith("*")}
+    even = [place for place, name in enumerate(names) if types[name].startswith("*") or types[name].endswith(EVEN)]
+    aligned = {(place,): [["tt.divisibility", ALIGNMENT]] for place in even}
+    types = {name: kind.removesuffix(EVEN) for name, kind in types.items()}
     options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages, "enable_fp_fusion": True}
     source = ASTSource(function, types, dict(kernel.constants), aligned)
     made = triton.compile(source, target=GPUTarget("cuda", architecture, WARP), options=options)
-    registers, spilled_bytes = _used(made.asm["cubin"])
+    registers, spilled_bytes = used(made.asm["cubin"])
     return Compiled(kernel.name, architecture, registers, spilled_bytes, made.metadata.shared)
 
 
@@ -92,6 +98,19 @@ def table(found: Sequence[Compiled]) -> str:
     return "\n".join((*HEADER, *rows)) + "\n"
 
 
+def used(cubin: bytes) -> tuple[int, int]:
+    """Registers and spilled bytes of a thread."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.cubin")
+        path.write_bytes(cubin)
+        command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", path]
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TOOL_TIMEOUT_S).stdout
+    found = USED.search(said)
+    if found is None:
+        raise RuntimeError(f"cuobjdump said: {said}")
+    return int(found[1]), int(found[2])
+
+
 def main() -> None:
     """Compile and print the table; an argument is a pattern for the names of kernels wanted."""
     arguments = argparse.ArgumentParser(description=__doc__)
@@ -102,18 +121,6 @@ def main() -> None:
 def _compile_place(place: int) -> Compiled:
     """Compile one by its place, for a kernel doesn't travel between processes."""
     return compile_one(*shipped()[place])
-
-
-def _used(cubin: bytes) -> tuple[int, int]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kernel.cubin")
-        path.write_bytes(cubin)
-        command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", path]
-        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TOOL_TIMEOUT_S).stdout
-    used = USED.search(said)
-    if used is None:
-        raise RuntimeError(f"cuobjdump said: {said}")
-    return int(used[1]), int(used[2])
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from torch import Tensor
 from kvferry_kernels.gpu.shipped import Shipped
 
 WORD_BYTES = 8
-ALIGNMENT = 16
-"""Bytes of the largest load; parts of a block are multiples of it."""
+UNIT_BYTES = 16
+"""Bytes of the largest load: parts of a block are whole units, at their multiples."""
 
 WORDS = 1024
 """Words that a program has on their way at once: 64 bytes of each of its threads."""
@@ -28,8 +28,8 @@ class BlockPlanes:
     """What belongs to a pool's blocks: a block is its part of the first plane, of the second, and so on.
 
     ``tensors``: contiguous, on one device, each ``[num_blocks, ...]``; usually K and V of the first layer, of the
-    next ..., and scales where the cache has them. ``fields``: int64 ``[num_planes, 3]``: a plane's address, words of
-    8 bytes of a block in it, and those of a block before it. ``block_bytes``: bytes of a block in all planes.
+    next ..., and scales where the cache has them. ``fields``: int64 ``[num_planes, 3]``: a plane's address, units of
+    16 bytes of a block in it, and those of a block before it. ``block_bytes``: bytes of a block in all planes.
     """
 
     tensors: tuple[Tensor, ...]
@@ -46,22 +46,23 @@ class BlockPlanes:
             if tensor.shape[0] != num_blocks or tensor.device != device or not tensor.is_contiguous():
                 raise ValueError(f"a plane {list(tensor.shape)} on {tensor.device}, contiguous or not")
             part_bytes = tensor.nbytes // num_blocks
-            if part_bytes % ALIGNMENT or tensor.data_ptr() % ALIGNMENT:
+            if part_bytes % UNIT_BYTES or tensor.data_ptr() % UNIT_BYTES:
                 raise ValueError(f"a plane of {part_bytes} bytes a block, at {tensor.data_ptr():#x}")
-            fields.append((tensor.data_ptr(), part_bytes // WORD_BYTES, block_bytes // WORD_BYTES))
+            fields.append((tensor.data_ptr(), part_bytes // UNIT_BYTES, block_bytes // UNIT_BYTES))
             block_bytes += part_bytes
         return cls(tuple(tensors), torch.tensor(fields, dtype=torch.int64, device=device), num_blocks, block_bytes)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["block_units", "num_blocks"])
 def copy_kernel(
     fields,
     blocks,
     staging,
-    block_words,
+    block_units,
     num_blocks,
     FIELDS: tl.constexpr,
     WORDS: tl.constexpr,
+    UNIT: tl.constexpr,
     GATHER: tl.constexpr,
 ):
     """One block's part of one plane."""
@@ -70,10 +71,10 @@ def copy_kernel(
     if (block < 0) | (block >= num_blocks):
         return
     address = tl.load(fields + plane * FIELDS)
-    words = tl.multiple_of(tl.load(fields + plane * FIELDS + 1), 2)
-    before = tl.multiple_of(tl.load(fields + plane * FIELDS + 2), 2)
+    # The factor is a constant here, by which the compiler sees that pairs of words are aligned.
+    words = tl.load(fields + plane * FIELDS + 1) * UNIT
     pool = tl.multiple_of(address.to(tl.pointer_type(tl.int64)), 16) + block * words
-    staged = staging + row * tl.multiple_of(block_words, 2) + before
+    staged = staging + row * block_units * UNIT + tl.load(fields + plane * FIELDS + 2) * UNIT
     for start in range(0, words, WORDS):
         places = start + tl.arange(0, WORDS)
         inside = places < words
@@ -104,7 +105,7 @@ def _copy(planes: BlockPlanes, blocks: Tensor, staging: Tensor, gather: bool) ->
     wanted = (len(blocks), planes.block_bytes)
     if staging.shape != wanted or staging.dtype != torch.uint8 or staging.device != device:
         raise ValueError(f"staging {staging.dtype} {list(staging.shape)} on {staging.device}, not {list(wanted)}")
-    if not (blocks.is_contiguous() and staging.is_contiguous()) or staging.data_ptr() % ALIGNMENT:
+    if not (blocks.is_contiguous() and staging.is_contiguous()) or staging.data_ptr() % UNIT_BYTES:
         raise ValueError(f"staging at {staging.data_ptr():#x} or block ids aren't contiguous")
     if len(blocks) == 0:
         return
@@ -112,19 +113,20 @@ def _copy(planes: BlockPlanes, blocks: Tensor, staging: Tensor, gather: bool) ->
         planes.fields,
         blocks,
         staging.view(torch.int64),
-        planes.block_bytes // WORD_BYTES,
+        planes.block_bytes // UNIT_BYTES,
         planes.num_blocks,
         **_constants(gather),
         num_warps=WARPS,
+        enable_fp_fusion=True,
     )
 
 
 def _constants(gather: bool) -> dict[str, object]:
-    return {"FIELDS": FIELDS, "WORDS": WORDS, "GATHER": gather}
+    return {"FIELDS": FIELDS, "WORDS": WORDS, "UNIT": UNIT_BYTES // WORD_BYTES, "GATHER": gather}
 
 
 def shipped() -> list[Shipped]:
     """Both ways."""
-    types = {"fields": "*i64", "blocks": "*i32", "staging": "*i64", "block_words": "i32", "num_blocks": "i32"}
+    types = {"fields": "*i64", "blocks": "*i32", "staging": "*i64", "block_units": "i32", "num_blocks": "i32"}
     names = {"gather blocks": True, "scatter blocks": False}
     return [Shipped(name, copy_kernel, types, _constants(gather), WARPS, 1) for name, gather in names.items()]

@@ -41,7 +41,7 @@ def put(new, cache, scales, heads, places, wanted, DIM: tl.constexpr, WIDTH: tl.
         tl.store(cache + at, numbers, mask=is_number)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_slots"])
 def write_kernel(
     k,
     v,
@@ -106,6 +106,7 @@ def write_cache(k: Tensor, v: Tensor, cache: PagedCache, slots: Tensor) -> None:
         cache.num_blocks * cache.block_size,
         **_constants(cache.kv_heads, cache.head_dim, cache.block_size, cache.k.dtype),
         num_warps=WARPS,
+        enable_fp_fusion=True,
     )
 
 
@@ -130,7 +131,7 @@ def _constants(kv_heads: int, dim: int, block_size: int, stored: torch.dtype) ->
 
 def shipped() -> list[Shipped]:
     """Llama-3-8B's heads into each kind of cache."""
-    whole = dict.fromkeys(("k_stride", "v_stride", "num_slots"), "i32")
+    whole = {"k_stride": "i32:16", "v_stride": "i32:16", "num_slots": "i32"}
     types = {"k": "*bf16", "v": "*bf16", "k_scales": "*fp32", "v_scales": "*fp32", "slots": "*i64", **whole}
     kinds = {
         torch.bfloat16: ("", "*bf16"),

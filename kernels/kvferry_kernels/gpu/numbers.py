@@ -28,6 +28,7 @@ ROUNDER = tl.constexpr(1.5 * 2.0**23)
 
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
+FLOAT_MAX = tl.constexpr(3.4028234663852886e38)
 INT8_MAX = tl.constexpr(127.0)
 LEAST_TOP = tl.constexpr(1e-30)
 """Numbers that share a scale and of which none is as large count as 0."""
@@ -63,12 +64,15 @@ def to_fp8_bits(x):
 @triton.jit
 def to_int8(x):
     """Integers of float32 rows ``[rows, size]`` and each row's scale ``[rows]``: NaN, if not all are finite."""
+    is_finite = tl.abs(x) <= FLOAT_MAX
+    x = tl.where(is_finite, x, 0.0)
     top = tl.max(tl.abs(x), axis=1)
+    largest = tl.full(top.shape, INT8_MAX, tl.float32)
     counts = top > LEAST_TOP
-    inverse = tl.where(counts, tl.div_rn(tl.full(top.shape, INT8_MAX, tl.float32), tl.where(counts, top, 1.0)), 0.0)
-    scaled = x * inverse[:, None]
-    whole = (tl.where(scaled == scaled, scaled, 0.0) + ROUNDER) - ROUNDER
-    return whole.to(tl.int8), tl.div_rn(top, tl.full(top.shape, INT8_MAX, tl.float32)) + tl.sum(x - x, axis=1)
+    inverse = tl.where(counts, tl.div_rn(largest, tl.where(counts, top, 1.0)), 0.0)
+    whole = (x * inverse[:, None] + ROUNDER) - ROUNDER
+    all_finite = tl.min(is_finite.to(tl.int32), axis=1) == 1
+    return whole.to(tl.int8), tl.where(all_finite, tl.div_rn(top, largest), float("nan"))
 
 
 @triton.jit
@@ -83,7 +87,7 @@ def capped(scores, CAP: tl.constexpr):
 
 @triton.jit
 def product(a, b, total):
-    """Total + a b, summed in float32; of float32 numbers exact products, not those of tf32."""
+    """``total`` + a b, summed in float32; of float32 numbers exact products, not those of tf32."""
     if INTERPRETED and a.dtype == tl.bfloat16:  # the interpreter would multiply their bits
         return tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision="ieee")
     return tl.dot(a, b, total, input_precision="ieee")

@@ -14,7 +14,8 @@ from kvferry_kernels.gpu.attention import Attention
 from kvferry_kernels.gpu.norm import rms_norm
 from kvferry_kernels.gpu.paged_cache import PagedCache
 from kvferry_kernels.gpu.paged_decode import paged_decode
-from kvferry_kernels.gpu.paged_prefill import paged_prefill, query_tiles
+from kvferry_kernels.gpu.paged_prefill import paged_prefill
+from kvferry_kernels.gpu.query_tiles import query_tiles
 from kvferry_kernels.gpu.rotary_cache import rotate_and_cache
 
 __all__ = ["BatchAttention", "rms_norm", "rotate_and_cache", "silu_and_mul", "variant"]
@@ -30,21 +31,32 @@ class BatchAttention:
     """How the sequences of one batch attend, in every layer.
 
     Those with one new token by the kernel that splits long contexts, the others in tiles of queries. The two sum in
-    different orders, so a token's bits depend on whether it came alone, but not on who else is in the batch.
+    different orders, so a token's bits depend on whether it came alone, but not on who else is in the batch; with
+    ``in_tiles`` all go in tiles, and bits depend on a token's own context alone.
     """
 
     def __init__(
-        self, query_lens: Sequence[int], context_lens: Sequence[int], group: int, device: torch.device
+        self,
+        query_lens: Sequence[int],
+        context_lens: Sequence[int],
+        group: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        in_tiles: bool = False,
     ) -> None:
-        """``query_lens``, ``context_lens``: each sequence's new tokens and all. ``group``: query heads of a KV head."""
+        """``query_lens``, ``context_lens``: each sequence's new tokens and all. ``group``: query heads of a KV head.
+
+        ``dtype``: of queries.
+        """
         lens = list(zip(query_lens, context_lens, strict=True))
-        alone = [seq for seq, (new, _) in enumerate(lens) if new == 1]
+        alone = [seq for seq, (new, _) in enumerate(lens) if new == 1 and not in_tiles]
         self._longest = max((context_lens[seq] for seq in alone), default=0)
         self._all_alone = len(alone) == len(lens)
         if not self._all_alone:  # else nothing is copied to the device, which couldn't be recorded as a graph
             self._alone = torch.tensor(alone, device=device)
-            others = [0 if new == 1 else new for new in query_lens]
-            self._tiles = query_tiles(others, context_lens, group).to(device)
+            others = [0 if new == 1 and not in_tiles else new for new in query_lens]
+            self._tiles = query_tiles(others, context_lens, group, dtype).to(device)
 
     def __call__(
         self,

@@ -1,8 +1,7 @@
 """Attention of one new token a sequence over its paged context.
 
-Two kernels, as in Flash-Decoding (Dao et al. 2023): contexts are cut into splits, each program computes one split of
-one KV head for all its query heads with an online softmax (Dao 2023, FlashAttention-2) over blocks found by a table
-(Kwon et al. 2023, PagedAttention), and a second kernel puts a row's splits together.
+Each program computes one split of one KV head, for all its query heads, with an online softmax (Dao 2023,
+FlashAttention-2) over blocks found by a table (Kwon et al. 2023, PagedAttention); ``splits`` puts a row's together.
 """
 
 from __future__ import annotations
@@ -12,25 +11,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kvferry_kernels.gpu import paged_cache
+from kvferry_kernels.gpu import paged_cache, splits
 from kvferry_kernels.gpu.attention import Attention, check_batch
 from kvferry_kernels.gpu.attention_shape import TYPES, AttentionShape, shipped_shapes
 from kvferry_kernels.gpu.numbers import LOG2_E, capped, product, widen
 from kvferry_kernels.gpu.paged_cache import PagedCache
 from kvferry_kernels.gpu.shipped import ARCHITECTURES, Shipped
 
-SPLIT = 512
-"""Tokens of a split. Fixed, so that a row's sums don't depend on its batch; small enough for 16 sequences of 4,096
-tokens and 8 heads to fill a large card eight times, large enough for partial results to be 2 % of what is read."""
-
-SPLIT_WARPS, SPLIT_STAGES = 4, 5
+WARPS, STAGES = 4, 5
 """Of five stages the compiler makes two buffers: block numbers come first, then a tile of K and V while another is
 computed. Three such programs fit a multiprocessor of an H100, which has some 96 KiB of loads in flight then."""
-
-MERGE = 16
-"""Splits put together at once."""
-
-MERGE_WARPS = 4
 
 MIN_ROWS = 16
 """Rows of the smallest product that tensor cores compute."""
@@ -39,7 +29,7 @@ INT8 = tl.constexpr(paged_cache.INT8)
 PLAIN = tl.constexpr(paged_cache.PLAIN)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_width"])
 def split_kernel(
     q,
     k_cache,
@@ -113,49 +103,6 @@ def split_kernel(
     tl.store(totals + at, total, mask=is_query)
 
 
-@triton.jit
-def merge_kernel(
-    parts,
-    tops,
-    totals,
-    context_lens,
-    sinks,
-    out,
-    num_splits,
-    HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
-    SPLIT: tl.constexpr,
-    MERGE: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SINKS: tl.constexpr,
-):
-    """Put the splits of one row together, in their order."""
-    head, seq = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    length = tl.load(context_lens + seq)
-    first, last = 0, tl.cdiv(length, SPLIT)
-    if WINDOW > 0:
-        first = tl.maximum(length - WINDOW, 0) // SPLIT
-    dims, row = tl.arange(0, WIDTH), seq * HEADS + head
-    is_dim = dims < DIM
-    top = tl.load(sinks + head) * LOG2_E if SINKS else float("-inf")
-    total = 1.0 if SINKS else 0.0
-    mixed = tl.zeros([WIDTH], tl.float32)
-    for start in range(first // MERGE * MERGE, last, MERGE):
-        splits = start + tl.arange(0, MERGE)
-        inside = (splits >= first) & (splits < last)
-        at = row * num_splits + splits
-        split_tops = tl.load(tops + at, mask=inside, other=float("-inf"))
-        new_top = tl.maximum(top, tl.max(split_tops, axis=0))
-        shrink, weights = tl.exp2(top - new_top), tl.exp2(split_tops - new_top)
-        total = total * shrink + tl.sum(weights * tl.load(totals + at, mask=inside, other=0.0), axis=0)
-        part = tl.load(parts + at[:, None] * DIM + dims, mask=inside[:, None] & is_dim, other=0.0)
-        mixed = mixed * shrink + tl.sum(weights[:, None] * part, axis=0)
-        top = new_top
-    mixed /= tl.where(length > 0, total, 1.0)  # an empty context gives zeros
-    tl.store(out + row * DIM + dims, mixed.to(out.dtype.element_ty), mask=is_dim)
-
-
 def paged_decode(
     q: Tensor,
     cache: PagedCache,
@@ -178,17 +125,15 @@ def paged_decode(
     that don't fit.
     """
     check_batch(q, cache, block_tables, context_lens, attention)
-    num_seqs, heads, dim = q.shape
+    num_seqs = len(q)
     if num_seqs != len(context_lens):
         raise ValueError(f"{num_seqs} queries with {len(context_lens)} contexts")
     room = block_tables.shape[1] * cache.block_size
-    num_splits = triton.cdiv(room if max_context_len is None else min(room, max_context_len), SPLIT)
-    shape = AttentionShape.of(q, cache, attention)
-    out = torch.empty_like(q)
+    partial = splits.empty_splits(q, room if max_context_len is None else min(room, max_context_len))
+    num_splits = partial.tops.shape[2]
+    shape, out = AttentionShape.of(q, cache, attention), torch.empty_like(q)
     if num_seqs == 0:
         return out
-    parts = q.new_empty(num_seqs, heads, num_splits, dim, dtype=torch.float32)
-    tops, totals = q.new_empty(2, num_seqs, heads, num_splits, dtype=torch.float32)
     if num_splits:
         split_kernel[cache.kv_heads, num_splits, num_seqs](
             q,
@@ -197,60 +142,36 @@ def paged_decode(
             cache.v_scales,
             block_tables,
             context_lens,
-            parts,
-            tops,
-            totals,
+            *partial,
             attention.scale,
             block_tables.shape[1],
-            **_split_constants(shape),
-            num_warps=SPLIT_WARPS,
-            num_stages=SPLIT_STAGES,
+            **_constants(shape),
+            num_warps=WARPS,
+            num_stages=STAGES,
+            enable_fp_fusion=True,
         )
-    merge_kernel[heads, num_seqs](
-        parts,
-        tops,
-        totals,
-        context_lens,
-        attention.sinks,
-        out,
-        num_splits,
-        **_merge_constants(shape),
-        num_warps=MERGE_WARPS,
-        num_stages=1,
-    )
+    splits.merge(partial, context_lens, attention, shape, out)
     return out
 
 
-def _split_constants(shape: AttentionShape) -> dict[str, object]:
+def _constants(shape: AttentionShape) -> dict[str, object]:
     rows = max(MIN_ROWS, triton.next_power_of_2(shape.group))
-    return {**shape.constants(), "ROWS": rows, "SPLIT": SPLIT}
-
-
-def _merge_constants(shape: AttentionShape) -> dict[str, object]:
-    return {
-        "HEADS": shape.heads,
-        "DIM": shape.head_dim,
-        "WIDTH": shape.width,
-        "SPLIT": SPLIT,
-        "MERGE": MERGE,
-        "WINDOW": shape.window,
-        "SINKS": shape.sinks,
-    }
+    return {**shape.constants(), "ROWS": rows, "SPLIT": splits.SPLIT}
 
 
 def shipped() -> list[Shipped]:
-    """Both kernels for each shape that we ship."""
-    parts = {"context_lens": "*i32", "parts": "*fp32", "tops": "*fp32", "totals": "*fp32"}
-    found = []
-    for architecture in ARCHITECTURES:
-        for shape in shipped_shapes(architecture):
-            q = TYPES[shape.dtype]
-            split_types = {**parts, **shape.cache_types(), "q": q, "scale": "fp32", "table_width": "i32"}
-            merge_types = {**parts, "sinks": "*fp32", "out": q, "num_splits": "i32"}
-            split = _split_constants(shape)
-            merge = _merge_constants(shape)
-            only = (architecture,)
-            found.append(Shipped(f"decode, {shape}", split_kernel, split_types, split, SPLIT_WARPS, SPLIT_STAGES, only))
-            if shape.stored == shape.dtype:  # it doesn't see the cache
-                found.append(Shipped(f"merge, {shape}", merge_kernel, merge_types, merge, MERGE_WARPS, 1, only))
-    return found
+    """For each shape that we ship."""
+    types = {"context_lens": "*i32", "parts": "*fp32", "tops": "*fp32", "totals": "*fp32", "scale": "fp32"}
+    return [
+        Shipped(
+            f"decode, {shape}",
+            split_kernel,
+            {**types, **shape.cache_types(), "q": TYPES[shape.dtype], "table_width": "i32"},
+            _constants(shape),
+            WARPS,
+            STAGES,
+            (architecture,),
+        )
+        for architecture in ARCHITECTURES
+        for shape in shipped_shapes(architecture)
+    ]

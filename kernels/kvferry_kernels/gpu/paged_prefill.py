@@ -6,8 +6,6 @@ all query heads of one KV head at some positions, so K and V are read once for a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import triton
 import triton.language as tl
@@ -18,10 +16,8 @@ from kvferry_kernels.gpu.attention import Attention, check_batch, check_flat
 from kvferry_kernels.gpu.attention_shape import TILE, TYPES, AttentionShape, shipped_shapes
 from kvferry_kernels.gpu.numbers import LOG2_E, capped, product, widen
 from kvferry_kernels.gpu.paged_cache import PagedCache
+from kvferry_kernels.gpu.query_tiles import spread, tile_rows
 from kvferry_kernels.gpu.shipped import ARCHITECTURES, Shipped
-
-ROWS = 128
-"""Queries of a tile, positions times heads: two warpgroups of the largest product."""
 
 WARPS, STAGES = 8, 5
 
@@ -87,7 +83,7 @@ def sweep(
     return top, total, mixed
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_width"])
 def prefill_kernel(
     q,
     k_cache,
@@ -158,25 +154,6 @@ def prefill_kernel(
     tl.store(out + query_rows[:, None] * DIM + dims, mixed.to(out.dtype.element_ty), mask=wanted)
 
 
-def query_tiles(query_lens: Sequence[int], context_lens: Sequence[int], group: int) -> Tensor:
-    """Tiles that hold a batch's queries: int32 ``[num_tiles, 2]``, sequence and first position, on the CPU.
-
-    ``query_lens``: new tokens of each sequence; ``context_lens``: all its tokens, these included; ``group``: query
-    heads of one KV head. A tile starts at a multiple of its positions, counted from the context's first token. Tiles
-    with long contexts come first, so that none of them is left for the end. Rows of [-1, 0] may be added behind:
-    kernels pass over them.
-    """
-    size = ROWS // triton.next_power_of_2(group)
-    tiles = [
-        (seq, start)
-        for seq, (new, length) in enumerate(zip(query_lens, context_lens, strict=True))
-        for start in range((length - new) // size * size, length, size)
-        if new
-    ]
-    tiles.sort(key=lambda tile: -tile[1])
-    return torch.tensor(tiles, dtype=torch.int32).reshape(-1, 2)
-
-
 def paged_prefill(
     q: Tensor,
     cache: PagedCache,
@@ -192,7 +169,7 @@ def paged_prefill(
     where each one's queries begin and the last one's end; ``context_lens`` int32 ``[num_seqs]``, queries included:
     their K and V are in the cache. ``tiles``: what ``query_tiles`` makes of the same lengths, on q's device; made
     once a batch, used by every layer. Others as in ``paged_decode``; what lies behind a context's end isn't looked
-    at.
+    at. A row of q that is in no tile gets none, and what it holds then is left open.
 
     Products are of numbers of q's dtype, sums float32, one rounding at the end. A row's bits depend on its own query
     and context alone: not on chunk borders, batch or block places, for its position fixes which row of which tile it
@@ -223,6 +200,7 @@ def paged_prefill(
             **_constants(AttentionShape.of(q, cache, attention)),
             num_warps=WARPS,
             num_stages=STAGES,
+            enable_fp_fusion=True,
         )
     return out
 
@@ -233,20 +211,25 @@ def _constants(shape: AttentionShape) -> dict[str, object]:
         tile = TILE // 4 if shape.kind == paged_cache.FP8_BITS else TILE // 2
     return {
         **shape.constants(tile),
-        "SPREAD": triton.next_power_of_2(shape.group),
-        "ROWS": ROWS,
+        "SPREAD": spread(shape.group),
+        "ROWS": tile_rows(shape.group, shape.dtype),
         "SINKS": shape.sinks,
     }
 
 
 def shipped() -> list[Shipped]:
-    """The kernel for each shape that we ship."""
-    found = []
-    lists = {"query_starts": "*i32", "context_lens": "*i32", "tiles": "*i32", "sinks": "*fp32"}
-    for architecture in ARCHITECTURES:
-        for shape in shipped_shapes(architecture):
-            q = TYPES[shape.dtype]
-            types = {**lists, **shape.cache_types(), "q": q, "out": q, "scale": "fp32", "table_width": "i32"}
-            constants = _constants(shape)
-            found.append(Shipped(f"prefill, {shape}", prefill_kernel, types, constants, WARPS, STAGES, (architecture,)))
-    return found
+    """For each shape that we ship."""
+    types = {"query_starts": "*i32", "context_lens": "*i32", "tiles": "*i32", "sinks": "*fp32", "scale": "fp32"}
+    return [
+        Shipped(
+            f"prefill, {shape}",
+            prefill_kernel,
+            {**types, **shape.cache_types(), "q": TYPES[shape.dtype], "out": TYPES[shape.dtype], "table_width": "i32"},
+            _constants(shape),
+            WARPS,
+            STAGES,
+            (architecture,),
+        )
+        for architecture in ARCHITECTURES
+        for shape in shipped_shapes(architecture)
+    ]

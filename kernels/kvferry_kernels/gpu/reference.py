@@ -97,11 +97,11 @@ def write_cache(k: Tensor, v: Tensor, cache: PagedCache, slots: Tensor) -> None:
 
 def to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
     """Integers of float32 rows ``[rows, size]``, and each row's scale: NaN, if not all of its numbers are finite."""
+    all_finite, x = x.isfinite().all(1), x.nan_to_num(0.0, 0.0, 0.0)
     top = x.abs().amax(1)
     largest = torch.full_like(top, INT8_MAX)  # a number divided by a tensor is rounded twice
     inverse = torch.where(top > LEAST_TOP, largest / top, 0.0)
-    whole = (x * inverse[:, None]).round().nan_to_num(0.0, 0.0, 0.0)
-    return whole.to(torch.int8), top / INT8_MAX + (x - x).sum(1)
+    return (x * inverse[:, None]).round().to(torch.int8), torch.where(all_finite, top / largest, torch.nan)
 
 
 def gather_blocks(planes: Sequence[Tensor], blocks: Tensor) -> Tensor:

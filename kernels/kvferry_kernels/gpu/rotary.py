@@ -163,7 +163,7 @@ def shipped() -> list[Shipped]:
         "*bf16": ("q_ptr", "k_ptr", "q_norm_ptr", "k_norm_ptr"),
         "*fp32": ("cos_ptr", "sin_ptr"),
         "*i64": ("positions_ptr",),
-        "i32": ("q_stride", "k_stride"),
+        "i32:16": ("q_stride", "k_stride"),
         "fp32": ("eps",),
     }
     return [

@@ -14,7 +14,8 @@ class Shipped:
     """One kernel with everything that fixes its machine code but for the card.
 
     ``kernel``: what ``triton.jit`` returns. ``signature``: Triton's type of each argument that is passed at run time
-    ("*bf16", "i32", "fp32"), in any order; pointers are taken to be aligned to 16 bytes, as torch's are.
+    ("*bf16", "i32", "fp32"), in any order; pointers are taken to be aligned to 16 bytes, as torch's are, and
+    "i32:16" is a multiple of 16.
     ``constants``: the value of each ``tl.constexpr`` argument. ``architectures``: cards it is meant for.
     """
 

@@ -15,6 +15,7 @@ SLACK_REGISTERS = 8
 """The step in which registers are given to a thread."""
 
 COMPILE_TIMEOUT_S = 540.0
+AHEAD = "kvferry_kernels.gpu.ahead"
 ATTENTION = "decode|merge|prefill"
 
 Taken = dict[tuple[str, int], tuple[int, int, int]]
@@ -30,12 +31,12 @@ def recorded() -> Taken:
     return taken(PAGE.read_text(encoding="utf-8"))
 
 
-def compiled(pattern: str) -> Taken:
-    """Compile kernels in a process of its own: in this one they are interpreted."""
+def compiled(*program: str) -> Taken:
+    """What a program says that compiles kernels: in this process they are interpreted."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "kvferry_kernels.gpu.ahead", pattern]
+    command = [sys.executable, "-m", *program]
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False
     )
     assert done.returncode == 0, done.stderr
     return taken(done.stdout)
@@ -58,13 +59,21 @@ def test_attention_kernels_spill_nothing() -> None:
 
 
 def test_kernels_of_usual_shapes_compile_for_every_card_as_the_page_says() -> None:
-    found = compiled("bf16, 128(, ...8 cache)?$|block")
+    found = compiled(AHEAD, "bf16, 128(, ...8 cache)?$|block")
     assert {card for _, card in found} == {80, 90, 100}
     assert excess(found) == []
 
 
 @pytest.mark.long
 def test_every_shipped_kernel_compiles_for_every_card_as_the_page_says() -> None:
-    found = compiled("")
+    found = compiled(AHEAD)
     assert excess(found) == []
     assert set(found) == set(recorded())
+
+
+@pytest.mark.long
+def test_what_is_launched_is_what_is_shipped() -> None:
+    found = compiled("tests.support.launch_without_card")
+    assert {name.partition(",")[0] for name, _ in found} >= {"decode", "merge", "prefill", "write", "gather blocks"}
+    page = recorded()
+    assert {key: taken for key, taken in found.items() if taken != page[key]} == {}

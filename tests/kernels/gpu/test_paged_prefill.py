@@ -6,13 +6,29 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvferry_kernels.gpu import card, paged_prefill, reference
+from kvferry_kernels.gpu import card, reference
 from kvferry_kernels.gpu.attention import Attention
+from kvferry_kernels.gpu.paged_prefill import paged_prefill
+from kvferry_kernels.gpu.query_tiles import ROWS, query_tiles
 from tests.support.gpu_cases import TOLERANCE_EPS, GpuCase, every_feature, gpu_case, wrong_eps
 
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=["fp32", "fp16", "bf16"])
-WHOLE = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-FEATURES = pytest.mark.parametrize("feature", range(6), ids=["plain", "window1", "window64", "cap", "sinks", "all"])
+FEATURES = pytest.mark.parametrize(
+    ("dtype", "feature"),
+    [*((torch.bfloat16, feature) for feature in range(6)), (torch.float32, 0), (torch.float32, 5)],
+    ids=["plain", "window1", "window64", "cap", "sinks", "all", "fp32 plain", "fp32 all"],
+)
+STORED = pytest.mark.parametrize(
+    ("dtype", "stored"),
+    [
+        (torch.float16, None),
+        (torch.float16, torch.float8_e4m3fn),
+        (torch.float16, torch.int8),
+        (torch.bfloat16, torch.float8_e4m3fn),
+        (torch.bfloat16, torch.int8),
+        (torch.float32, torch.int8),
+    ],
+    ids=["fp16", "fp16-fp8", "fp16-int8", "bf16-fp8", "bf16-int8", "fp32-int8"],
+)
 
 Span = tuple[int, int, int]
 """A sequence, its first token in a batch, and where those end."""
@@ -32,9 +48,9 @@ def batch(case: GpuCase, spans: Sequence[Span]) -> tuple[Tensor, Tensor, Tensor,
 def prefill(case: GpuCase, spans: Sequence[Span], attention: Attention, idle: int = 0) -> list[Tensor]:
     """The rows of each span."""
     q, tables, starts, lens, counts, ends = batch(case, spans)
-    tiles = paged_prefill.query_tiles(counts, ends, q.shape[1] // case.cache.kv_heads)
+    tiles = query_tiles(counts, ends, q.shape[1] // case.cache.kv_heads, q.dtype)
     tiles = torch.cat((tiles, torch.tensor([[-1, 0]] * idle, dtype=torch.int32).reshape(-1, 2))).to(q.device)
-    return list(paged_prefill.paged_prefill(q, case.cache, tables, starts, lens, tiles, attention).split(counts))
+    return list(paged_prefill(q, case.cache, tables, starts, lens, tiles, attention).split(counts))
 
 
 def exact(case: GpuCase, spans: Sequence[Span], attention: Attention) -> Tensor:
@@ -46,15 +62,13 @@ def off(case: GpuCase, spans: Sequence[Span], attention: Attention) -> float:
     return wrong_eps(torch.cat(prefill(case, spans, attention)), exact(case, spans, attention))
 
 
-@WHOLE
 @FEATURES
 def test_every_row_is_the_softmax_mean_of_its_past(device: str, dtype: torch.dtype, feature: int) -> None:
     case = gpu_case(LENS, 4, 1, 64, dtype, device)
     assert off(case, SPANS, every_feature(4, 64, device)[feature]) < TOLERANCE_EPS[dtype]
 
 
-@DTYPES
-@pytest.mark.parametrize("stored", [None, torch.float8_e4m3fn, torch.int8], ids=["plain", "fp8", "int8"])
+@STORED
 def test_a_cache_counts_as_the_numbers_it_stands_for(
     device: str, stored: torch.dtype | None, dtype: torch.dtype
 ) -> None:
@@ -113,8 +127,8 @@ def test_a_batch_of_nothing_gives_nothing(device: str) -> None:
 @pytest.mark.parametrize("group", [1, 3, 8, 64])
 def test_tiles_hold_each_query_once_at_fixed_positions_the_longest_first(group: int) -> None:
     new, lens = [1, 0, 70, 1, 33, 200], [500, 90, 70, 1, 100, 1000]
-    size = paged_prefill.ROWS // (4 if group == 3 else group)
-    tiles = paged_prefill.query_tiles(new, lens, group).tolist()
+    size = ROWS // (4 if group == 3 else group)
+    tiles = query_tiles(new, lens, group, torch.bfloat16).tolist()
     held = [
         (seq, position)
         for seq, first in tiles

@@ -1,0 +1,84 @@
+"""Launch the GPU kernels as their callers do, on a card that isn't there: they are compiled for it, not run.
+
+A program, for Triton must not interpret: prints a row for each launch, as ``kvferry_kernels.gpu.ahead`` does.
+"""
+
+import sys
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+
+from kvferry_kernels.gpu import ahead, card
+from kvferry_kernels.gpu.attention import Attention
+from kvferry_kernels.gpu.block_copy import BlockPlanes, gather_blocks, scatter_blocks
+from kvferry_kernels.gpu.cache import write_cache
+from kvferry_kernels.gpu.paged_decode import paged_decode
+from kvferry_kernels.gpu.paged_prefill import paged_prefill
+from kvferry_kernels.gpu.query_tiles import query_tiles
+from tests.support.gpu_cases import gpu_case
+
+HEADS, KV_HEADS, DIM = 32, 8, 128
+CAPABILITY = (9, 0)
+STORED = {"": torch.bfloat16, ", fp8 cache": torch.float8_e4m3fn, ", int8 cache": torch.int8}
+
+
+class NoCard:
+    """What Triton asks of a driver before it compiles."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", CAPABILITY[0] * 10 + CAPABILITY[1], 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def compile_launches(found: list[Any]) -> None:
+    """From now on a launch compiles its kernel into ``found``."""
+    run = triton.JITFunction.run
+
+    def compiled(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        found.append(run(self, *arguments, grid=grid, warmup=True, **options))
+        return found[-1]
+
+    driver.set_active(NoCard())
+    triton.JITFunction.run = compiled
+    card.capability = lambda device: CAPABILITY
+
+
+def launch(stored: torch.dtype) -> None:
+    """One step of decode and of prefill over a cache, a write to it, and its blocks' travel."""
+    case = gpu_case((600, 3), HEADS, KV_HEADS, DIM, torch.bfloat16, "cpu", stored)
+    q, attention = torch.zeros(2, HEADS, DIM).bfloat16(), Attention(DIM**-0.5)
+    tables, lens = case.tables_of([0, 1]), case.ints([600, 3])
+    paged_decode(q, case.cache, tables, lens, attention)
+    tiles = query_tiles([1, 1], [600, 3], HEADS // KV_HEADS, q.dtype)
+    paged_prefill(q, case.cache, tables, case.ints([0, 1, 2]), lens, tiles, attention)
+    qkv = torch.zeros(2, HEADS + 2 * KV_HEADS, DIM).bfloat16()
+    write_cache(qkv[:, HEADS:-KV_HEADS], qkv[:, -KV_HEADS:], case.cache, torch.tensor([1, 2]))
+    planes, blocks = BlockPlanes.of([case.cache.k, case.cache.v]), case.ints([1, 2])
+    staging = torch.empty(2, planes.block_bytes, dtype=torch.uint8)
+    gather_blocks(planes, blocks, staging)
+    scatter_blocks(planes, blocks, staging)
+
+
+def main() -> None:
+    """Launch over each kind of cache."""
+    found: list[Any] = []
+    compile_launches(found)
+    for name, stored in STORED.items():
+        found.clear()
+        launch(stored)
+        names = [f"decode, bf16, 128{name}", "merge, bf16, 128", f"prefill, bf16, 128{name}", f"write, bf16, 128{name}"]
+        for kernel, each in zip([*names, "gather blocks", "scatter blocks"], found, strict=True):
+            used = ahead.used(each.asm["cubin"])
+            sys.stdout.write(ahead.table([ahead.Compiled(kernel, 90, *used, each.metadata.shared)]))
+
+
+if __name__ == "__main__":
+    main()
