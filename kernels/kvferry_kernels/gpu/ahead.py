@@ -25,10 +25,7 @@ from kvferry_kernels.gpu.shipped import Shipped
 
 MODULES = (
     *("paged_decode", "splits", "paged_prefill", "cache", "block_copy"),
-MODULES = (
-    *("paged_decode", "splits", "paged_prefill", "cache", "block_copy"),
     *("norm", "rotary", "rotary_cache", "activation", "sampling", "quantized_rows", "fp8_matmul", "matmul"),
-)
 )
 """Modules of this package with kernels; each has a function ``shipped() -> list[Shipped]``."""
 

@@ -30,8 +30,8 @@ def matmul_kernel(
     weight_ptr: tl.tensor,
     bias_ptr: tl.tensor,
     num_rows: tl.tensor,
-    outputs: tl.tensor,
-    size: tl.tensor,
+    SIZE: tl.constexpr,
+    NUM_OUTPUTS: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
@@ -39,24 +39,31 @@ def matmul_kernel(
     BIASED: tl.constexpr,
 ) -> None:
     """One program for a tile of rows and outputs. Offsets are of 64 bits: a head's logits are many."""
-    programs_across = tl.cdiv(outputs, OUTPUTS)
-    first = tl.program_id(0) // (TOGETHER * programs_across) * TOGETHER
+    ACROSS: tl.constexpr = (NUM_OUTPUTS + OUTPUTS - 1) // OUTPUTS
+    first = tl.program_id(0) // (TOGETHER * ACROSS) * TOGETHER
     together = min(tl.cdiv(num_rows, ROWS) - first, TOGETHER)
-    within = tl.program_id(0) % (TOGETHER * programs_across)
+    within = tl.program_id(0) % (TOGETHER * ACROSS)
     rows = (first + within % together).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = (within // together).to(tl.int64) * OUTPUTS + tl.arange(0, OUTPUTS)
-    is_row, is_column = rows < num_rows, columns < outputs
+    places = tl.arange(0, INPUTS)
+    # Beyond the last row and column the last one is read again, and nothing is stored.
+    x_ptrs = x_ptr + tl.minimum(rows, num_rows - 1)[:, None] * SIZE + places
+    weight_ptrs = weight_ptr + tl.minimum(columns, NUM_OUTPUTS - 1)[None, :] * SIZE + places[:, None]
     total = tl.zeros((ROWS, OUTPUTS), tl.float32)
-    for start in range(0, size, INPUTS):
-        places = start + tl.arange(0, INPUTS)
-        inside = places < size
-        x = tl.load(x_ptr + rows[:, None] * size + places, mask=is_row[:, None] & inside, other=0.0)
-        weight = tl.load(weight_ptr + columns[None, :] * size + places[:, None], is_column & inside[:, None], other=0.0)
+    for start in range(0, SIZE, INPUTS):
+        if SIZE % INPUTS == 0:
+            x, weight = tl.load(x_ptrs), tl.load(weight_ptrs)
+        else:
+            inside = start + places < SIZE
+            x = tl.load(x_ptrs, mask=inside[None, :], other=0.0)
+            weight = tl.load(weight_ptrs, mask=inside[:, None], other=0.0)
         total = product(x, weight, total)
+        x_ptrs += INPUTS
+        weight_ptrs += INPUTS
     if BIASED:
-        total += tl.load(bias_ptr + columns, mask=is_column, other=0.0).to(tl.float32)[None, :]
-    place = out_ptr + rows[:, None] * outputs + columns
-    tl.store(place, total.to(out_ptr.dtype.element_ty), mask=is_row[:, None] & is_column)
+        total += tl.load(bias_ptr + columns, mask=columns < NUM_OUTPUTS, other=0.0).to(tl.float32)[None, :]
+    wanted = (rows < num_rows)[:, None] & (columns < NUM_OUTPUTS)[None, :]
+    tl.store(out_ptr + rows[:, None] * NUM_OUTPUTS + columns, total.to(out_ptr.dtype.element_ty), mask=wanted)
 
 
 def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
@@ -80,26 +87,31 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: torch.d
             weight,
             out if bias is None else bias,
             num_rows,
-            outputs,
-            size,
-            **_constants(x.dtype, is_biased=bias is not None),
+            **_constants(size, outputs, x.dtype, is_biased=bias is not None),
             num_warps=NUM_WARPS,
             num_stages=NUM_STAGES,
         )
     return out
 
 
-def _constants(dtype: torch.dtype, *, is_biased: bool) -> dict[str, object]:
-    inputs = INPUTS // 2 if dtype == torch.float32 else INPUTS
-    return {"ROWS": ROWS, "OUTPUTS": OUTPUTS, "INPUTS": inputs, "TOGETHER": TOGETHER, "BIASED": is_biased}
+def _constants(size: int, outputs: int, dtype: torch.dtype, *, is_biased: bool) -> dict[str, object]:
+    return {
+        "SIZE": size,
+        "NUM_OUTPUTS": outputs,
+        "ROWS": ROWS,
+        "OUTPUTS": OUTPUTS,
+        "INPUTS": INPUTS // 2 if dtype == torch.float32 else INPUTS,
+        "TOGETHER": TOGETHER,
+        "BIASED": is_biased,
+    }
 
 
 def shipped() -> list[Shipped]:
-    """In bfloat16, and to logits in float32."""
-    pointers, whole = ("out_ptr", "x_ptr", "weight_ptr", "bias_ptr"), ("num_rows", "outputs", "size")
-    types = {**dict.fromkeys(pointers, "*bf16"), **dict.fromkeys(whole, "i32")}
-    constants = _constants(torch.bfloat16, is_biased=False)
+    """Gate and up of Llama-3-8B in bfloat16, and its logits in float32."""
+    types = {**dict.fromkeys(("out_ptr", "x_ptr", "weight_ptr", "bias_ptr"), "*bf16"), "num_rows": "i32"}
+    layer = _constants(4096, 2 * 14336, torch.bfloat16, is_biased=False)
+    head = _constants(4096, 128256, torch.bfloat16, is_biased=False)
     return [
-        Shipped("matmul, one tile for all", matmul_kernel, types, constants, NUM_WARPS, NUM_STAGES),
-        Shipped("matmul to float32", matmul_kernel, {**types, "out_ptr": "*fp32"}, constants, NUM_WARPS, NUM_STAGES),
+        Shipped("matmul, one tile for all", matmul_kernel, types, layer, NUM_WARPS, NUM_STAGES),
+        Shipped("matmul to float32", matmul_kernel, {**types, "out_ptr": "*fp32"}, head, NUM_WARPS, NUM_STAGES),
     ]
