@@ -17,16 +17,17 @@ PYTHON=${PYTHON:-python3}
 LIMIT_S=475
 
 "$PYTHON" - <<'END' || exit 2
-import importlib.metadata, sys
+import importlib.metadata, importlib.util, sys
 if sys.version_info < (3, 11):
     sys.exit(f"gpu_check: Python {sys.version.split()[0]} is too old, 3.11 is needed (PYTHON=...)")
-try:
-    torch, _, _ = map(importlib.metadata.version, ("torch", "triton", "numpy"))
-except importlib.metadata.PackageNotFoundError as error:
-    sys.exit(f"gpu_check: {error}; torch 2.10 or newer, triton and numpy are needed")
+for name in ("torch", "triton", "numpy"):
+    if importlib.util.find_spec(name) is None:
+        sys.exit(f"gpu_check: no {name}; torch 2.10 or newer, triton and numpy are needed (PYTHON=...)")
+torch = importlib.metadata.version("torch")
 if tuple(map(int, torch.split(".")[:2])) < (2, 10):
     sys.exit(f"gpu_check: torch {torch} is too old, 2.10 is needed")
 END
 
+[[ " $* " == *" --tiny "* ]] || unset TRITON_INTERPRET # nothing but tests of this program wants the interpreter
 export PYTHONPATH=$ROOT:$ROOT/kernels:$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1
 exec timeout --kill-after=3 "$LIMIT_S" "$PYTHON" -m gpu_check "$@"

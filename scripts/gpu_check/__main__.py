@@ -20,7 +20,9 @@ from kvferry_kernels.gpu.numbers import INTERPRETED
 BUDGET_S = 420.0
 """After it no more is begun: the whole ends within 8 minutes."""
 
-NO_CARD = "no NVIDIA card"
+OLDEST = (8, 0)
+NO_CARD = "no NVIDIA card of sm_80 or newer"
+"""Older ones have no bfloat16."""
 
 
 def sections() -> list[Section]:
@@ -58,12 +60,15 @@ def parse() -> argparse.Namespace:
     names = [part.name for part in sections()]
     parser.add_argument("--only", nargs="+", choices=names, default=(), metavar="PART", help=f"of {', '.join(names)}")
     parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)  # for tests: see Bench
-    return parser.parse_args()
+    asked = parser.parse_args()
+    if asked.out and not asked.out.resolve().parent.is_dir():
+        parser.error(f"--out: {asked.out.parent} is no folder")
+    return asked
 
 
 def place(*, is_tiny: bool) -> Bench | None:
-    """The first card; for tests the interpreter will do; else None."""
-    if torch.cuda.is_available():
+    """The first card, if it isn't too old; for tests the interpreter will do; else None."""
+    if torch.cuda.is_available() and torch.cuda.get_device_capability(0) >= OLDEST:
         return Bench(torch.device("cuda", 0), is_tiny=is_tiny)
     return Bench(torch.device("cpu"), is_tiny=True) if is_tiny and INTERPRETED.value else None
 

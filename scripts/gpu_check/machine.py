@@ -28,7 +28,7 @@ def facts(device: torch.device | None) -> list[tuple[str, str]]:
 def card(device: torch.device | None) -> str:
     """Name, compute capability and memory of a card, and how many there are."""
     if device is None:
-        return "none: no NVIDIA card that torch can use"
+        return "none that torch can use, or one before sm_80"
     if device.type != "cuda":
         return "none: Triton's interpreter"
     found = torch.cuda.get_device_properties(device)

@@ -27,7 +27,7 @@ ROUNDS = 10
 def lands(bench: Bench) -> Found:
     """How many bytes aren't the sender's, and how long it took to gather, send, receive and scatter them."""
     if bench.is_card and torch.cuda.device_count() < WORLD:
-        raise NotRun("one card")
+        raise NotRun("no second card")
     if bench.is_card and not dist.is_nccl_available():
         raise NotRun("torch without NCCL")
     context = processes.get_context("spawn")

@@ -76,7 +76,13 @@ def test_without_a_card_each_row_says_not_run_and_the_table_is_kept(without_pack
     assert kept in done.stdout
     rows = ROW.findall(kept)
     assert {row[0] for row in rows} == PARTS
-    assert {(row[2], row[3], row[5]) for row in rows} == {("", "", "not run: no NVIDIA card")}
+    assert {(row[2], row[3], row[5]) for row in rows} == {("", "", "not run: no NVIDIA card of sm_80 or newer")}
+
+
+def test_a_table_that_could_not_be_kept_is_refused_before_anything_runs(without_packages: Path) -> None:
+    done = run(without_packages, "--out", str(without_packages / "nowhere" / "table.md"), interpreted=False)
+    assert done.returncode == 2
+    assert "no folder" in done.stderr
 
 
 def test_what_needs_no_card_is_right_at_tiny_sizes(without_packages: Path) -> None:
