@@ -13,7 +13,7 @@ from setuptools import Extension, setup
 
 FOLDER = "kernels/kvferry_kernels/cpu"
 
-SOURCES = ("level", "rows", "attention", "linear", "decoder")
+SOURCES = ("level", "rows", "attention", "linear", "decoder", "sampling")
 HEADERS = (
     "vector",
     "rows",
@@ -29,6 +29,10 @@ HEADERS = (
     "attention_amx",
     "attention",
     "meeting",
+    "lanes",
+    "weights",
+    "shortlist",
+    "sampling",
 )
 
 FLAGS = [

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import numpy as np
-import numpy.typing as npt
 from llguidance import LLMatcher
 
 from engine.errors import EngineError
-
-Bools = npt.NDArray[np.bool_]
-
+from engine.id_masks import Words, mask_of, mask_without
+from kvferry_kernels.sampling import num_words
 
 NOTHING_FOLLOWS = "NoExtension"
 """So the library's error begins for a schema that no value meets."""
@@ -30,25 +28,30 @@ class Guide:
         ``vocab_size``: ids are below it.
         """
         self._matcher = matcher
-        self._eos_ids = [token for token in eos_ids if token < vocab_size]
-        self._never = [token for token in ends if token < vocab_size and token not in eos_ids]
-        self._vocab_size = vocab_size
-        self._allowed: Bools | None = None
+        self._eos_ids = frozenset(eos_ids)
+        self._eos_mask = mask_of(self._eos_ids, vocab_size)
+        self._no_end = mask_without(self._eos_ids.union(ends), vocab_size)
+        self._words: Words = np.empty(num_words(vocab_size), np.uint32)
+        self._address = self._words.ctypes.data
+        self._is_known = False
 
-    def allowed(self) -> Bools:
-        """Which ids may come next, ``[vocab]``. Raises ``GrammarError`` where that takes too long to find out."""
-        if self._allowed is None:
-            bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+    def allowed(self) -> Words:
+        """Which ids may come next, as bits (see id_masks.py), until ``accept`` is called; not to be written.
+
+        Raises ``GrammarError`` where that takes too long to find out.
+        """
+        if not self._is_known:
+            self._matcher.unsafe_compute_mask_ptr(self._address, self._words.nbytes)
             self._check()
-            allowed = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
-            allowed[self._eos_ids] = self._matcher.is_accepting()
-            allowed[self._never] = False
-            self._allowed = allowed
-        return self._allowed
+            self._words &= self._no_end
+            if self._matcher.is_accepting():
+                self._words |= self._eos_mask
+            self._is_known = True
+        return self._words
 
     def accept(self, token_id: int) -> None:
         """``token_id`` was chosen. Raises ``GrammarError`` if it can't follow."""
-        self._allowed = None
+        self._is_known = False
         if token_id not in self._eos_ids and not self._matcher.consume_token(token_id):
             self._check()
             raise GrammarError(f"token {token_id} can't follow in the grammar")

@@ -5,31 +5,24 @@ Rows never meet: whatever batch a row is in, and whatever threads run, its token
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import NoReturn
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from engine.errors import EngineError
-from engine.guide import Bools, GrammarError, Guide
+from engine.guide import GrammarError, Guide
+from engine.id_masks import Words, mask_of, mask_without
 from engine.logprobs import token_logprob
 from engine.penalties import adjust_logits, banned_ids, shifts_logits
 from engine.philox import uniform
-from engine.ranking import highest
-from kvferry_kernels import ops
+from kvferry_kernels.sampling import NONE_LEFT, NOT_FINITE, choose_tokens
+from kvferry_kernels.sampling_reference import Choice
 from protocol.sampling import NO_LOGPROBS, Sampling, TokenLogprob
 
 Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
-Ids = npt.NDArray[np.int64]
-
-
-FEW = 8
-"""Where less than one id of so many may be chosen, those alone are looked at."""
 
 
 class SamplingError(EngineError):
@@ -66,154 +59,97 @@ def sample(logits: Floats, rows: Sequence[Row]) -> list[Sampled | SamplingError]
 
     A row that has no token to choose gets an error of its own, as a value: the others aren't to blame.
     """
-    likeliest = ops.argmax(torch.from_numpy(logits))
-    peaks = logits[np.arange(len(logits)), likeliest.numpy()]
-    tokens, are_finite = likeliest.tolist(), np.isfinite(peaks).tolist()
-    chosen: list[Sampled | SamplingError] = []
+    asked = _Asked(logits)
     for row in rows:
+        asked.add(row)
+    return [_told(logits, token, row) for token, row in zip(asked.tokens(), rows, strict=True)]
+
+
+class _Asked:
+    """What rows ask of the kernel, which answers all in one call."""
+
+    def __init__(self, logits: Floats) -> None:
+        self._logits = logits
+        self._choices: list[Choice] = []
+        self._masks: list[Words] = []
+        self._adjusted: list[Floats] = []
+        self._faults: dict[int, SamplingError] = {}
+
+    def add(self, row: Row) -> None:
+        """One row more."""
+        place = len(self._choices)
         try:
-            if not are_finite[row.logits_row]:
-                raise SamplingError("the model's logits hold no finite maximum")
-            chosen.append(_sample_row(logits, tokens[row.logits_row], row))
-        except SamplingError as error:
-            chosen.append(error)
-    return chosen
+            self._choices.append(self._choice(row))
+        except GuidedError as error:
+            self._faults[place] = error
+            self._choices.append(_likeliest(row.logits_row))
+
+    def tokens(self) -> list[int | SamplingError]:
+        """A token or an error for each, in order."""
+        more = np.stack(self._adjusted) if self._adjusted else None
+        tokens = choose_tokens(self._logits, self._choices, self._masks, more)
+        return [self._checked(place, token) for place, token in enumerate(tokens)]
+
+    def _checked(self, place: int, token: int) -> int | SamplingError:
+        is_adjusted = self._choices[place].row >= len(self._logits)
+        if token == NOT_FINITE and not is_adjusted:
+            return SamplingError("the model's logits hold no finite maximum")
+        if place in self._faults:
+            return self._faults[place]
+        if token in (NOT_FINITE, NONE_LEFT):
+            return GuidedError("what the request allows leaves no token to choose")
+        return token
+
+    def _choice(self, row: Row) -> Choice:
+        sampling, num_output = row.sampling, len(row.output_ids)
+        if row.forced_id >= 0:
+            return _likeliest(row.logits_row)
+        mask = self._mask(row)
+        place = self._adjust(row) if shifts_logits(sampling, num_output) else row.logits_row
+        if not sampling.temperature > 0:
+            return _likeliest(place, mask)
+        number = uniform(sampling.seed, row.choice, num_output)
+        return Choice(place, mask, sampling.top_k, sampling.temperature, sampling.top_p, sampling.min_p, number)
+
+    def _adjust(self, row: Row) -> int:
+        """Put what the request makes of its logits, if they are numbers, behind the model's; returns its place."""
+        adjusted = self._logits[row.logits_row].copy()
+        if not np.isfinite(adjusted.max()):
+            return row.logits_row
+        adjust_logits(adjusted, row.sampling, row.prompt_ids, row.output_ids)
+        self._adjusted.append(adjusted)
+        return len(self._logits) + len(self._adjusted) - 1
+
+    def _mask(self, row: Row) -> int:
+        """Which mask has what is allowed and not banned; -1 for all ids."""
+        masks, vocab_size = [], self._logits.shape[1]
+        if row.guide is not None:
+            try:
+                masks.append(row.guide.allowed())
+            except GrammarError as error:
+                raise GuidedError(str(error)) from error
+        if row.sampling.allowed_ids:
+            masks.append(mask_of(row.sampling.allowed_ids, vocab_size))
+        banned = banned_ids(row.sampling, row.output_ids)
+        if banned:
+            masks.append(mask_without(banned, vocab_size))
+        if not masks:
+            return -1
+        self._masks.append(reduce(np.bitwise_and, masks))
+        return len(self._masks) - 1
 
 
-def _sample_row(logits: Floats, likeliest: int, row: Row) -> Sampled:
-    sampling, num_output = row.sampling, len(row.output_ids)
-    if row.forced_id >= 0:
-        logprob = token_logprob(logits[row.logits_row], row.forced_id, max(sampling.logprobs, 0))
-        return Sampled(row.forced_id, logprob)
-    banned = banned_ids(sampling, row.output_ids)
-    allowed = _allowed(row, logits.shape[1])
-    is_out = likeliest in banned or (allowed is not None and not allowed[likeliest])
-    adjusted, best = logits[row.logits_row], -1 if is_out else likeliest
-    if shifts_logits(sampling, num_output):
-        adjusted, best = adjusted.copy(), -1
-        adjust_logits(adjusted, sampling, row.prompt_ids, row.output_ids)
-    is_greedy = not sampling.temperature > 0 or sampling.top_k == 1
-    if best >= 0 and is_greedy:
-        return _told(logits, best, row)
-    left = _without(allowed, banned, len(adjusted))
-    return _told(logits, _choose(adjusted, left, row, best), row)
+def _likeliest(logits_row: int, mask: int = -1) -> Choice:
+    """Without chance."""
+    return Choice(logits_row, mask, top_k=0, temperature=0.0, top_p=1.0, min_p=0.0, number=1.0)
 
 
-def _told(logits: Floats, token: int, row: Row) -> Sampled:
-    """What is said of a chosen token."""
-    if row.sampling.logprobs == NO_LOGPROBS:
-        return Sampled(token, None)
-    return Sampled(token, token_logprob(logits[row.logits_row], token, row.sampling.logprobs))
-
-
-def _choose(adjusted: Floats, left: Bools | None, row: Row, best: int) -> int:
-    """A token of those ``left`` (None: all are), of which ``best`` has the highest logit if it isn't -1.
-
-    Where they are few, as between JSON's signs, the others aren't looked at.
-    """
-    if left is not None and np.count_nonzero(left) < len(left) // FEW:
-        ids = np.flatnonzero(left)
-        return int(ids[_choose(adjusted[ids], None, row, -1)]) if len(ids) else _none_left()
-    if best < 0:
-        best = int(np.argmax(adjusted if left is None else np.where(left, adjusted, -np.inf)))
-        if not np.isfinite(adjusted[best]) or (left is not None and not left[best]):
-            _none_left()
-    sampling = row.sampling
-    if not sampling.temperature > 0 or sampling.top_k == 1:
-        return best
-    number = uniform(sampling.seed, row.choice, len(row.output_ids))
-    return draw(adjusted, float(adjusted[best]), sampling, number, left)
-
-
-def _none_left() -> NoReturn:
-    raise GuidedError("what the request allows leaves no token to choose")
-
-
-def _without(allowed: Bools | None, banned: Collection[int], vocab_size: int) -> Bools | None:
-    """What is allowed and not banned, ``[vocab]``; None for all."""
-    names = [token for token in banned if token < vocab_size]
-    if not names:
-        return allowed
-    left = np.ones(vocab_size, np.bool_) if allowed is None else allowed.copy()
-    left[names] = False
-    return left
-
-
-def _allowed(row: Row, vocab_size: int) -> Bools | None:
-    """Which ids the grammar and the request's own list leave, ``[vocab]``; None for all."""
-    allowed: Bools | None = None
-    if row.guide is not None:
-        try:
-            allowed = row.guide.allowed()
-        except GrammarError as error:
-            raise GuidedError(str(error)) from error
-    if row.sampling.allowed_ids:
-        listed = _listed(row.sampling.allowed_ids, vocab_size)
-        allowed = listed if allowed is None else listed & allowed
-    return allowed
-
-
-@lru_cache(maxsize=64)
-def _listed(ids: tuple[int, ...], vocab_size: int) -> Bools:
-    listed = np.zeros(vocab_size, np.bool_)
-    listed[list(ids)] = True
-    listed.setflags(write=False)
-    return listed
-
-
-def draw(logits: Floats, peak: float, sampling: Sampling, number: float, allowed: Bools | None = None) -> int:
-    """Draw from one row ``[vocab]`` whose maximum is ``peak``, with ``number`` in (0, 1]. All in float64.
-
-    Of the ``allowed`` ids ``[vocab]`` alone, whose maximum ``peak`` then is; None for all.
-
-    1. Weights are ``exp((logit - peak) / temperature)``.
-    2. Order ids by weight, highest first, equal ones by id. top_k keeps the first k; top_p of those the
-       shortest beginning whose weights reach ``top_p`` times the sum of all that top_k kept; min_p of
-       those the ones of at least ``min_p`` times the highest weight (which is 1).
-    3. Sum up the kept weights in id order, one after another; the token is the first id whose sum reaches
-       ``number`` times the last sum.
-    """
-    with np.errstate(over="ignore"):  # by a temperature near 0: minus infinity, and no weight
-        powers = (logits.astype(np.float64) - peak) / sampling.temperature
-        weights = np.exp(powers if allowed is None else np.minimum(powers, 0.0))
-    if allowed is not None:
-        weights *= allowed
-    kept: Ids | None = None
-    if 0 < sampling.top_k < len(weights):
-        kept = highest(weights, sampling.top_k)
-    if sampling.top_p < 1.0:
-        kept = _top_p(weights, kept, sampling.top_p)
-    if sampling.min_p > 0.0:
-        candidates = np.arange(len(weights)) if kept is None else kept
-        kept = candidates[weights[candidates] >= sampling.min_p]
-    if kept is None:
-        return _first_reaching(weights, number)
-    kept = np.sort(kept)
-    return int(kept[_first_reaching(weights[kept], number)])
-
-
-def _first_reaching(weights: Doubles, share: float) -> int:
-    """First index whose running sum reaches ``share`` of the last sum."""
-    sums = np.cumsum(weights)
-    return int(np.searchsorted(sums, share * sums[-1]))
-
-
-def _top_p(weights: Doubles, candidates: Ids | None, top_p: float) -> Ids:
-    """The shortest beginning of the ranked ``candidates`` (None: all ids) that holds ``top_p`` of their weight.
-
-    Ids so light that all of them together weigh less than half of what is cut off aren't ranked at all.
-    """
-    if candidates is None:
-        total = float(np.sum(weights))
-        candidates = np.flatnonzero(weights >= (1.0 - top_p) * total / (2 * len(weights)))
-    else:
-        total = float(np.sum(weights[candidates]))
-        candidates = np.sort(candidates)
-    eligible = weights[candidates]
-    ranked = np.sort(eligible)[::-1]
-    last = min(int(np.searchsorted(np.cumsum(ranked), top_p * total)), len(ranked) - 1)
-    above = eligible > ranked[last]
-    num_equal = last + 1 - int(np.count_nonzero(above))
-    above[np.flatnonzero(eligible == ranked[last])[:num_equal]] = True
-    kept: Ids = candidates[above]
-    return kept
+def _told(logits: Floats, token: int | SamplingError, row: Row) -> Sampled | SamplingError:
+    """What is said of a chosen token, or of a forced one."""
+    if isinstance(token, SamplingError):
+        return token
+    is_forced, num_top = row.forced_id >= 0, row.sampling.logprobs
+    chosen = row.forced_id if is_forced else token
+    if num_top == NO_LOGPROBS and not is_forced:
+        return Sampled(chosen, None)
+    return Sampled(chosen, token_logprob(logits[row.logits_row], chosen, max(num_top, 0)))

@@ -14,6 +14,7 @@ PLAIN, FP8, FP8_BITS, INT8 = range(4)
 by itself, as the same that it doesn't, or as integers of 8 bits."""
 
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+AXES = 4
 BLOCK_SIZES = (16, 32)
 
 
@@ -24,11 +25,10 @@ class PagedCache:
     ``k``, ``v``: ``[num_blocks, kv_heads, block_size, head_dim]``, contiguous, block size 16 or 32, of
 
     - bfloat16, float16 or float32, the dtype of the queries: no scales; or
-    - float8_e4m3fn: a number is stored / ``scales``, float32 ``[kv_heads]``. They are fixed before anything is
-      stored, from statistics or at 1, so that a block's bytes don't depend on its neighbors; or
-    - int8, from -127 to 127: a number is about integer * ``scales``, float32 ``[num_blocks, kv_heads, block_size]``,
-    one
-      for each token and head, which ``write_cache`` makes of the numbers themselves.
+    - float8_e4m3fn: a number is about what is stored * ``scales``, float32 ``[kv_heads]``. They are fixed before
+      anything is stored, from statistics or at 1, so that a block's bytes don't depend on its neighbors; or
+    - int8, from -127 to 127: a number is about integer * ``scales``, float32 ``[num_blocks, kv_heads, block_size]``:
+      one for each token and head, which ``write_cache`` makes of the numbers themselves.
 
     ValueError if a tensor is of another shape, dtype or device, or not contiguous: kernels would write beside it.
     """
@@ -43,7 +43,7 @@ class PagedCache:
         dtype = self.k.dtype
         if dtype not in (*FLOATS, torch.float8_e4m3fn, torch.int8):
             raise ValueError(f"a cache of {dtype}")
-        if self.k.ndim != len("bhtd") or self.block_size not in BLOCK_SIZES:
+        if self.k.ndim != AXES or self.block_size not in BLOCK_SIZES:
             raise ValueError(f"K of shape {list(self.k.shape)}")
         _check("V", self.v, self.k.shape, dtype, self.k.device)
         _check("K", self.k, self.k.shape, dtype, self.k.device)

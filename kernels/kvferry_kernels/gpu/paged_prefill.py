@@ -169,7 +169,7 @@ def paged_prefill(
     where each one's queries begin and the last one's end; ``context_lens`` int32 ``[num_seqs]``, queries included:
     their K and V are in the cache. ``tiles``: what ``query_tiles`` makes of the same lengths, on q's device; made
     once a batch, used by every layer. Others as in ``paged_decode``; what lies behind a context's end isn't looked
-    at. A row of q that is in no tile gets none, and what it holds then is left open.
+    at. What is returned for a row of q that is in no tile is left open.
 
     Products are of numbers of q's dtype, sums float32, one rounding at the end. A row's bits depend on its own query
     and context alone: not on chunk borders, batch or block places, for its position fixes which row of which tile it
