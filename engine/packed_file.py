@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-import xxhash
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from kvferry_kernels import ops
@@ -93,6 +91,8 @@ class PackedFile:
 
     def _read(self) -> dict[str, Tensor] | None:
         """Map the file; None if there is none, or if it isn't whole."""
+        from safetensors import SafetensorError, safe_open  # here: who packs nothing needs no such package
+
         if not self.path.exists():
             return None
         try:
@@ -138,6 +138,8 @@ def _bytes(tensor: Tensor) -> memoryview:
 
 
 def _digest(tensors: dict[str, Tensor]) -> str:
+    import xxhash
+
     state = xxhash.xxh3_128()
     for name in sorted(tensors):
         state.update(f"{name} {list(tensors[name].shape)}".encode())

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.errors import ModelError
@@ -134,6 +133,8 @@ def _header(path: Path) -> bytes:
 
 
 def _open_shard(path: Path) -> Any:
+    from safetensors import SafetensorError, safe_open  # here: weights that come from no file need no such package
+
     try:
         json.loads(_header(path))
         return safe_open(path, framework="pt", device="cpu")
