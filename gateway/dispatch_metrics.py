@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gateway.outcome import DispatchMetrics, Outcome
 from runtime.metrics import Metrics
+
+
+def watch_waiting(metrics: Metrics, read: Callable[[], float]) -> None:
+    """Show how many requests wait for room."""
+    metrics.watch("requests_waiting", "requests that wait for room", read)
 
 
 class DispatchCounters(DispatchMetrics):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gateway.app import create_app
 from gateway.descriptors import make_room
-from gateway.dispatch_metrics import DispatchCounters
+from gateway.dispatch_metrics import DispatchCounters, watch_waiting
 from gateway.dispatch_settings import DispatchSettings
 from gateway.dispatcher import GatewayDispatcher
 from gateway.errors import ModelFolderError
@@ -150,7 +150,7 @@ async def _dispatcher(
     metrics.watch_bus("control", bus)
     metrics.watch_refused(lambda: postbox.num_refused)
     dispatcher = GatewayDispatcher(postbox, roster, dispatch_settings(settings), DispatchCounters(metrics))
-    metrics.watch("requests_waiting", "requests that wait for room", lambda: dispatcher.counts()["waiting"])
+    watch_waiting(metrics, lambda: dispatcher.counts()["waiting"])
     store = RosterStore(settings.redis_url or None, settings.redis_tls)
     heartbeat = Heartbeat(postbox, lambda: GatewayStatus(url, dispatcher.num_requests))
     try:

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.api import Load
 from gateway import front
-from gateway.dispatch_metrics import DispatchCounters
+from gateway.dispatch_metrics import DispatchCounters, watch_waiting
 from gateway.metrics import HttpMetrics
 from gateway.workers.sums import Sums
 from kvtransfer.node import worker_metrics
@@ -41,6 +41,7 @@ def test_every_metric_is_named_and_no_other() -> None:
     of_gateway = Metrics()
     HttpMetrics(of_gateway)
     DispatchCounters(of_gateway)
+    watch_waiting(of_gateway, lambda: 0)
     of_gateway.watch_bus("control", bus)
     link = SimpleNamespace(counters={}, fallbacks={})
     node = SimpleNamespace(postbox=SimpleNamespace(bus=bus, num_refused=0), link=link)
