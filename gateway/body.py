@@ -4,7 +4,7 @@ import asyncio
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from gateway.body_json import BodyReader
 from gateway.disconnect import ClientGone
@@ -45,14 +45,17 @@ async def _read(request: Request, settings: HttpSettings) -> bytes:
     raw = bytearray()
     try:
         async with asyncio.timeout(settings.body_timeout_s):
-            async for part in request.stream():
-                raw += part
+            more = True
+            while more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                raw += message.get("body", b"")
                 if len(raw) > settings.max_body_bytes:
                     raise _too_large(settings)
+                more = message.get("more_body", False)
     except TimeoutError as error:
         raise GatewayError(408, "The body took too long to arrive", code="request_timeout") from error
-    except ClientDisconnect as error:
-        raise ClientGone from error
     return bytes(raw)
 
 

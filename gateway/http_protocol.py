@@ -8,20 +8,22 @@ doesn't take. Refusals have the shape of all other errors.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import sys
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import h11
+import httptools
 import uvicorn
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from gateway.errors import GatewayError
-from gateway.framing import invalid_http, too_large
-from gateway.http_settings import HttpSettings
+from gateway.framing import too_large
+from gateway.http_config import BoundedConfig
+from gateway.http_head import head_fault, syntax_fault
+from gateway.http_refusals import too_many, whole_answer
 from runtime.logs import get_logger
 
 LOG_S = 10.0
@@ -31,34 +33,19 @@ LINGER_S = 1.0
 APP_FIRST = 1.25
 """The app ends a stream that isn't read after ``write_timeout_s``, and says why; this is for what it can't end."""
 
-_TOO_LARGE, _BAD = 431, 400
-
 log = get_logger("gateway.connection")
-
-OnRefused = Callable[[str], None]
-"""Called with the reason when a connection is ended for its client's fault."""
 
 _quiet = logging.getLogger("uvicorn.error.connection")
 _quiet.setLevel(logging.ERROR)  # a line for each bad request would let anybody fill the disk
 
 
-class BoundedConfig(uvicorn.Config):
-    """The server's configuration, with our bounds for each of its connections."""
+class BoundedProtocol(HttpToolsProtocol):
+    """A connection waits for its client under one deadline at a time, ``_limit``, unless the app has a request.
 
-    def __init__(self, app: Any, settings: HttpSettings, on_refused: OnRefused, **options: Any) -> None:
-        super().__init__(
-            app,
-            http=BoundedProtocol,
-            ws="none",
-            h11_max_incomplete_event_size=settings.max_header_bytes,
-            **options,
-        )
-        self.settings = settings
-        self.on_refused = on_refused
-
-
-class BoundedProtocol(H11Protocol):
-    """A connection waits for its client under one deadline at a time, ``_limit``, unless the app has a request."""
+    The parser reads ahead: ``cycle`` is the latest request that has a head, ``_running`` the one that is answered,
+    those between them wait in ``pipeline``. What is wrong is told when all before it is answered, and ends the
+    connection.
+    """
 
     def __init__(
         self,
@@ -72,9 +59,14 @@ class BoundedProtocol(H11Protocol):
         self._bounds = config.settings
         self._on_refused = config.on_refused
         self._limit: asyncio.TimerHandle | None = None
+        self._running: RequestResponseCycle | None = None
+        self._num_begun = 0
+        self._in_head = self._in_body = False
+        self._head_bytes = 0
         self._awaits_head = False
         self._watched = False
-        self._refused = False
+        self._is_deaf = self._refused = False
+        self._fault: tuple[str, GatewayError] | None = None
         self.logger = _quiet
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -84,33 +76,73 @@ class BoundedProtocol(H11Protocol):
             self._await_head()
             return
         self._note("too_many_connections")
-        self._refused = True
-        transport.write(_answer(_too_many()))
+        self._is_deaf = self._refused = True
+        transport.write(whole_answer(too_many()))
         transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """No deadline any more."""
+        """No deadline any more, and nobody to answer."""
         self._unlimited()
+        self._drop_all()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Take it; a head that has begun is under its deadline until it is there."""
-        if self._refused:
+        if self._is_deaf:
             return
-        super().data_received(data)
-        if self._refused or self.transport.is_closing():
+        self._unset_keepalive_if_required()
+        num_begun, was_in_body = self._num_begun, self._in_body
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._is_deaf = True  # what follows would be of another protocol, which nobody has agreed to
+            self.cycle.keep_alive = False
+        except httptools.HttpParserError:
+            self._wrong(*(self._fault or ("invalid_http", syntax_fault(self.headers or ()))))
             return
-        if self.conn.their_state is h11.IDLE:
-            if not self._awaits_head:
+        if self._in_head and self._num_begun - num_begun <= 1 and not was_in_body:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._bounds.max_header_bytes:
+                self._wrong("headers_too_large", too_large(self._bounds))
+                return
+        if self.transport.is_closing():
+            return
+        if not self._in_body:
+            if not self._awaits_head and (self._running is None or self._running.response_complete):
                 self._await_head()
-        elif self.conn.our_state is not h11.DONE:
+        elif not self.cycle.response_complete:
             self._unlimited()  # the app has the request now, and deadlines of its own
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        super().on_message_begin()
+        self._num_begun += 1
+        self._in_head, self._head_bytes = True, 0
+
+    def on_headers_complete(self) -> None:
+        """A head is there: to the app with it, if it is clear where its body ends."""
+        error = head_fault(self.parser.get_http_version(), self.headers)
+        if error is not None:
+            self._fault = ("invalid_http", error)
+            raise ValueError("no request")  # which stops the parser
+        super().on_headers_complete()
+        self._in_head, self._in_body = False, True
+
+    def on_message_complete(self) -> None:
+        """A body has ended."""
+        super().on_message_complete()
+        self._in_body = False
 
     def on_response_complete(self) -> None:
         """The client must take the answer, and send the rest of a body that nobody reads, in time."""
         super().on_response_complete()
-        if self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY:
-            self._limit_to(self._bounds.header_timeout_s, self._body_is_late)
+        if self._running is not None and self._running.response_complete:
+            if self._fault is not None and not self.transport.is_closing():
+                self._refuse(*self._fault)
+            elif self._in_body:
+                self._limit_to(self._bounds.header_timeout_s, self._body_is_late)
+            elif self._in_head:
+                self._await_head()
         self._watch_reader()
 
     def pause_writing(self) -> None:
@@ -118,21 +150,17 @@ class BoundedProtocol(H11Protocol):
         super().pause_writing()
         self._watch_reader()
 
-    def send_400_response(self, msg: str) -> None:
-        """Say in our shape what is wrong with the request that can't be read."""
-        fault = sys.exception()
-        status = fault.error_status_hint if isinstance(fault, h11.RemoteProtocolError) else _BAD
-        if status == _TOO_LARGE:
-            self._refuse("headers_too_large", too_large(self._bounds))
-        else:
-            self._refuse("invalid_http", invalid_http(status, "This is no HTTP request that is taken here"))
-
     def shutdown(self) -> None:
         """The server ends."""
         if self._refused:
             self.transport.abort()
         else:
             super().shutdown()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        self._unlimited()
+        super()._start_asgi_task(cycle, app)
 
     def _unsupported_upgrade_warning(self) -> None:
         """Ignore the wish, as HTTP allows."""
@@ -142,7 +170,7 @@ class BoundedProtocol(H11Protocol):
         self._awaits_head = True
 
     def _head_is_late(self) -> None:
-        if self.conn.trailing_data[0]:
+        if self._in_head:
             late = GatewayError(408, "Request line and headers took too long to arrive", code="request_timeout")
             self._refuse("slow_head", late)
         else:
@@ -153,21 +181,39 @@ class BoundedProtocol(H11Protocol):
         self._note("slow_body")
         self.transport.close()
 
+    def _wrong(self, reason: str, error: GatewayError) -> None:
+        """Nothing more is read; what was asked for before is answered first."""
+        self._is_deaf = True
+        if self._in_body:  # the fault is in the latest request's
+            self.pipeline = deque(waits for waits in self.pipeline if waits[0] is not self.cycle)
+        is_before = self._running is not None and not self._running.response_complete
+        if is_before and not (self._in_body and self._running is self.cycle):
+            self._fault = (reason, error)
+        else:
+            self._refuse(reason, error)
+
     def _refuse(self, reason: str, error: GatewayError) -> None:
         """Answer, if that can still be done, and end the connection."""
         self._note(reason)
         self._unset_keepalive_if_required()
-        self._refused = True
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+        self._is_deaf = self._refused = True
+        has_begun = self._running is not None and self._running.response_started
+        is_answered = self._running is None or self._running.response_complete
+        self._drop_all()
+        if has_begun and not is_answered:
             self.transport.close()
             return
         self.flow.resume_reading()
-        self.transport.write(_answer(error))
+        self.transport.write(whole_answer(error))
         self.transport.write_eof()
         self._limit_to(LINGER_S, self.transport.abort)
+
+    def _drop_all(self) -> None:
+        """Tell the app that nobody waits for an answer any more."""
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        self.pipeline.clear()
 
     def _watch_reader(self) -> None:
         """Cut the client off when it takes nothing of what is ready for it."""
@@ -198,24 +244,3 @@ class BoundedProtocol(H11Protocol):
         if self._limit is not None:
             self._limit.cancel()
             self._limit = None
-
-
-def _too_many() -> GatewayError:
-    return GatewayError(
-        503,
-        "This gateway has too many open connections",
-        type="server_error",
-        code="too_many_connections",
-        retry_after_s=1,
-    )
-
-
-def _answer(error: GatewayError) -> bytes:
-    """A whole response. Written as it is: the connection ends with it, in whatever state its parser is."""
-    body = json.dumps(error.body()).encode()
-    again = "" if error.retry_after_s is None else f"retry-after: {error.retry_after_s}\r\n"
-    head = (
-        f"HTTP/1.1 {error.status} {STATUS_PHRASES.get(error.status, b'').decode()}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{again}connection: close\r\n\r\n"
-    )
-    return head.encode() + body

@@ -11,7 +11,8 @@ from typing import Protocol
 import uvicorn
 from starlette.types import ASGIApp
 
-from gateway.http_protocol import BoundedConfig, OnRefused
+from gateway.http_config import BoundedConfig, OnRefused
+from gateway.http_protocol import BoundedProtocol
 from gateway.http_settings import HttpSettings
 
 FLUSH_S = 5
@@ -72,6 +73,7 @@ async def serve_http(
         app,
         settings or HttpSettings(),
         on_refused,
+        http=BoundedProtocol,
         log_config=None,
         access_log=False,
         lifespan="off",

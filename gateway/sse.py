@@ -16,21 +16,33 @@ from gateway.services import Services
 from gateway.write_watch import WriteWatch
 from runtime.logs import get_logger
 
-STREAMED = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+STREAMED = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+"""Headers of every stream."""
 
 log = get_logger("gateway.sse")
 
 
-class EventStream(Response):
+class Streamed(Response):
+    """A response whose body comes in pieces, of unknown length."""
+
+    def __init__(self, headers: dict[str, str]) -> None:
+        """``headers`` are those beside ``STREAMED``; empty ones aren't sent."""
+        self.status_code = 200
+        self.background = None
+        told = [(name.encode(), value.encode()) for name, value in headers.items() if value]
+        self.raw_headers = [*STREAMED, *told]
+
+
+class EventStream(Streamed):
     """Sends a run's pieces as they come: what is ready together goes out in one write."""
 
     def __init__(self, answer: Answer, services: Services, starting: asyncio.Future[None]) -> None:
         """``starting`` is done once the first token has come, or raises what went wrong before."""
-        super().__init__(
-            media_type="text/event-stream",
-            headers={**STREAMED, **_known(answer.headers())},
-        )
-        del self.headers["content-length"]
+        super().__init__(answer.headers())  # of which some aren't known before the first token
         self._answer = answer
         self._services = services
         self._starting = starting
@@ -76,13 +88,12 @@ class EventStream(Response):
             yield await answer.failed(failure)
 
 
-class BodyStream(Response):
+class BodyStream(Streamed):
     """Sends events that come from elsewhere, and go on there when the client leaves."""
 
     def __init__(self, bodies: AsyncIterator[bytes], settings: HttpSettings, nudge: Callable[[], None]) -> None:
         """``nudge`` is called after a while without a body; one of ``bodies`` shall follow."""
-        super().__init__(media_type="text/event-stream", headers=STREAMED)
-        del self.headers["content-length"]
+        super().__init__({})
         self._bodies = bodies
         self._settings = settings
         self._nudge = nudge
@@ -93,7 +104,7 @@ class BodyStream(Response):
 
 
 async def send_bodies(
-    response: Response,
+    response: Streamed,
     bodies: AsyncIterator[bytes],
     send: Send,
     settings: HttpSettings,
@@ -113,8 +124,3 @@ async def send_bodies(
             await send({"type": "http.response.body", "body": b"", "more_body": False})
     except TimeoutError as error:
         raise ClientGone("client reads too slowly") from error
-
-
-def _known(headers: dict[str, str]) -> dict[str, str]:
-    """Without what isn't known before the first token."""
-    return {name: value for name, value in headers.items() if value}

@@ -182,7 +182,11 @@ NO_REQUESTS = (
     (post(b"abcde", "content-length: -1"), 400),
     (post(b"0\r\n\r\n", "transfer-encoding: identity, chunked"), 501),
     (post(b"0\r\n\r\n", "transfer-encoding: xchunked"), 501),
-    (post(b"0\r\n\r\n", "transfer-encoding: chunked", "transfer-encoding: identity"), 501),
+    (post(b"0\r\n\r\n", "transfer-encoding: chunked", "transfer-encoding: identity"), 400),  # RFC 9112, 6.3: no end
+    (post(b"0\r\n\r\n", "transfer-encoding: chunked", "transfer-encoding: chunked"), 400),
+    (b"GET /live HTTP/2.0\r\nhost: x\r\n\r\n", 400),
+    (b"GET /live HTTP/1.1\nhost: x\n\n", 400),
+    (b"POST /v1/models HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),
     (post(b"0\r\n\r\n", "transfer-encoding : chunked"), 400),
     (post(b"zz\r\n", "transfer-encoding: chunked"), 400),
     (b"GET /live HTTP/1.1\r\n folded\r\nhost: x\r\n\r\n", 400),
@@ -298,6 +302,32 @@ def test_pipelined_requests_are_answered_in_order_and_end_with_the_first_that_is
     run(work())
 
 
+def test_a_wrong_body_is_told_behind_the_answer_to_what_came_before() -> None:
+    async def work() -> None:
+        async with served(LOOSE) as server:
+            client = await server.open()
+            await client.send(post(CHAT_BODY) + post(b"zz\r\n", "transfer-encoding: chunked") + post(CHAT_BODY))
+            assert [(await client.answer())[0] for _ in range(2)] == [200, 400]
+            assert await client.closed() == b""
+            client.close()
+            assert len(server.dispatcher.generations) == 1
+
+    run(work())
+
+
+def test_a_client_that_leaves_ends_the_first_of_its_pipelined_requests_and_the_others_never_begin() -> None:
+    async def work() -> None:
+        async with served(LOOSE, never_ends("abc xyz")) as server:
+            client = await server.open()
+            await client.send(post(CHAT_BODY) * 3)
+            await until(lambda: bool(server.dispatcher.streams))
+            client.close()
+            await server.dispatcher.streams[0].cancel_seen.wait()
+            assert len(server.dispatcher.generations) == 1
+
+    run(work())
+
+
 def test_an_upgrade_is_ignored_and_passes_no_key_by() -> None:
     async def work() -> None:
         async with served(LOOSE) as server:
@@ -305,6 +335,11 @@ def test_an_upgrade_is_ignored_and_passes_no_key_by() -> None:
             for protocol in ("websocket", "h2c"):
                 assert (await server.ask(ask.format("/v1/models", protocol).encode()))[0] == 401
                 assert (await server.ask(ask.format("/live", protocol).encode()))[0] == 200
+            client = await server.open()
+            await client.send(ask.format("/live", "h2c").encode() + b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert (await client.answer())[0] == 200
+            assert await client.closed() == b""
+            client.close()
 
     run(work())
 
