@@ -118,12 +118,14 @@ def main() -> None:
         measured(port, pid, 16, 200, 32)
         lone = [statistics.median(measured(port, pid, 16, 50, 1)[0].first_s) for _ in range(options.rounds)]
         print(f"lone request: first token after {statistics.median(lone) * 1000:.2f} ms (median of 50)")
+        each = " by each process" if options.gateway_workers > 1 else ""
         for name, num_tokens, num_requests, concurrency in (
-            ("requests of 16 tokens, 32 at a time", 16, 600, 32),
-            ("streams of 512 tokens, 32 at a time", 512, 64, 32),
-            ("streams of 512 tokens, 16 at a time", 512, 32, 16),
+            (f"requests of 16 tokens, 32 at a time{each}", 16, 600, 32),
+            (f"streams of 512 tokens, 32 at a time{each}", 512, 64, 32),
+            (f"streams of 512 tokens, 16 at a time{each}", 512, 32, 16),
         ):
-            found = [measured(port, pid, num_tokens, num_requests, concurrency) for _ in range(options.rounds)]
+            load = num_requests * options.gateway_workers, concurrency * options.gateway_workers
+            found = [measured(port, pid, num_tokens, *load) for _ in range(options.rounds)]
             a_request = statistics.median(cpu / run.num_requests for run, cpu in found)
             a_token = statistics.median(cpu / run.num_tokens for run, cpu in found)
             rate = statistics.median(run.num_tokens / run.seconds for run, _ in found)
