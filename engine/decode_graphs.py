@@ -107,7 +107,8 @@ def _copy(batch: Batch, into: Batch) -> None:
     into.positions[:num_seqs] = batch.positions
     into.context_lens[:num_seqs] = batch.context_lens
     into.context_lens[num_seqs:] = 0
-    there.block_tables[:num_seqs, : here.block_tables.shape[1]] = here.block_tables
+    width = min(here.block_tables.shape[1], there.block_tables.shape[1])  # blocks behind a context's end aren't read
+    there.block_tables[:num_seqs, :width] = here.block_tables[:, :width]
     there.slots[:num_seqs] = here.slots
     there.slots[num_seqs:] = NO_SLOT
 

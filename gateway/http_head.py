@@ -26,6 +26,15 @@ def head_fault(version: str, headers: Sequence[tuple[bytes, bytes]]) -> GatewayE
     return None
 
 
+def body_framing(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Return the header that says where a body ends, as it stands in a head; empty if there is no body."""
+    for name in (b"transfer-encoding", b"content-length"):
+        for value in _values(name, headers):
+            if value != b"0":
+                return b"%s: %s\r\n" % (name, value)
+    return b""
+
+
 def syntax_fault(headers: Sequence[tuple[bytes, bytes]]) -> GatewayError:
     """Say what is wrong with bytes that the parser can't read, after these headers."""
     codings = _values(b"transfer-encoding", headers)

@@ -16,13 +16,14 @@ from typing import Any
 import httptools
 import uvicorn
 from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from gateway.errors import GatewayError
 from gateway.framing import too_large
 from gateway.http_config import BoundedConfig
-from gateway.http_head import head_fault, syntax_fault
+from gateway.http_head import syntax_fault
+from gateway.http_messages import MessageProtocol
 from gateway.http_refusals import too_many, whole_answer
 from runtime.logs import get_logger
 
@@ -39,7 +40,7 @@ _quiet = logging.getLogger("uvicorn.error.connection")
 _quiet.setLevel(logging.ERROR)  # a line for each bad request would let anybody fill the disk
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class BoundedProtocol(MessageProtocol):
     """A connection waits for its client under one deadline at a time, ``_limit``, unless the app has a request.
 
     The parser reads ahead: ``cycle`` is the latest request that has a head, ``_running`` the one that is answered,
@@ -60,13 +61,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._on_refused = config.on_refused
         self._limit: asyncio.TimerHandle | None = None
         self._running: RequestResponseCycle | None = None
-        self._num_begun = 0
-        self._in_head = self._in_body = False
-        self._head_bytes = 0
         self._awaits_head = False
         self._watched = False
         self._is_deaf = self._refused = False
-        self._fault: tuple[str, GatewayError] | None = None
         self.logger = _quiet
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -91,17 +88,15 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_deaf:
             return
         self._unset_keepalive_if_required()
-        num_begun, was_in_body = self._num_begun, self._in_body
+        num_begun, was_in_body, self._got_body = self._num_begun, self._in_body, False
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._is_deaf = True  # what follows would be of another protocol, which nobody has agreed to
-            self.cycle.keep_alive = False
+            self.feed(data)
         except httptools.HttpParserError:
             self._wrong(*(self._fault or ("invalid_http", syntax_fault(self.headers or ()))))
             return
-        if self._in_head and self._num_begun - num_begun <= 1 and not was_in_body:
-            self._head_bytes += len(data)
+        is_same = self._num_begun == num_begun
+        if (self._in_head and (is_same or not was_in_body)) or (self._in_body and is_same and not self._got_body):
+            self._head_bytes += len(data)  # of a head, or of what stands between and behind chunks
             if self._head_bytes > self._bounds.max_header_bytes:
                 self._wrong("headers_too_large", too_large(self._bounds))
                 return
@@ -112,26 +107,6 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._await_head()
         elif not self.cycle.response_complete:
             self._unlimited()  # the app has the request now, and deadlines of its own
-
-    def on_message_begin(self) -> None:
-        """A head begins."""
-        super().on_message_begin()
-        self._num_begun += 1
-        self._in_head, self._head_bytes = True, 0
-
-    def on_headers_complete(self) -> None:
-        """A head is there: to the app with it, if it is clear where its body ends."""
-        error = head_fault(self.parser.get_http_version(), self.headers)
-        if error is not None:
-            self._fault = ("invalid_http", error)
-            raise ValueError("no request")  # which stops the parser
-        super().on_headers_complete()
-        self._in_head, self._in_body = False, True
-
-    def on_message_complete(self) -> None:
-        """A body has ended."""
-        super().on_message_complete()
-        self._in_body = False
 
     def on_response_complete(self) -> None:
         """The client must take the answer, and send the rest of a body that nobody reads, in time."""
@@ -161,9 +136,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._running = cycle
         self._unlimited()
         super()._start_asgi_task(cycle, app)
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """Ignore the wish, as HTTP allows."""
 
     def _await_head(self) -> None:
         self._limit_to(self._bounds.header_timeout_s, self._head_is_late)
@@ -200,8 +172,9 @@ class BoundedProtocol(HttpToolsProtocol):
         has_begun = self._running is not None and self._running.response_started
         is_answered = self._running is None or self._running.response_complete
         self._drop_all()
-        if has_begun and not is_answered:
+        if has_begun and (not is_answered or (self._in_body and self._running is self.cycle)):
             self.transport.close()
+            self._limit_to(LINGER_S, self.transport.abort)
             return
         self.flow.resume_reading()
         self.transport.write(whole_answer(error))
@@ -212,6 +185,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Tell the app that nobody waits for an answer any more."""
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
+            self._running.waiting_for_100_continue = False
             self._running.message_event.set()
         self.pipeline.clear()
 

@@ -104,9 +104,10 @@ class Run:
                 await self._submit(dispatcher, 0)
             else:
                 await self._submit_all(dispatcher)
-            await self._news.wait()
-            if not self._ready:
+            while not self._ready and self._num_open:
                 self._raise_failure()
+                self._news.clear()
+                await self._news.wait()
         except ExceptionGroup as group_error:
             self.close("another prompt of the request failed")
             raise group_error.exceptions[0] from None

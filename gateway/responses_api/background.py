@@ -14,7 +14,7 @@ from gateway.answer import Json, whole
 from gateway.body import invalid
 from gateway.errors import GatewayError
 from gateway.http_errors import internal_error
-from gateway.responses_api.event_log import EventLog, drop_parts
+from gateway.responses_api.event_log import EventLog
 from gateway.responses_api.head import ResponseHead
 from gateway.responses_api.shelf import RUNNING, Kept, Shelf, away, key_of
 from gateway.responses_api.store import StoreAway
@@ -75,6 +75,7 @@ class Background:
         self.shelf = shelf
         self._running: dict[str, tuple[Errand, asyncio.Task[None]]] = {}
         self._looking: asyncio.Task[None] | None = None
+        self._num_starting = 0
         self._closing = False
 
     @property
@@ -87,20 +88,33 @@ class Background:
 
         Raises ``GatewayError``: 400 if it is too large to keep, 429 if too many run already, 503 if the store is away.
         """
-        if len(self._running) >= MAX_RUNNING or self._closing:
+        if len(self._running) + self._num_starting >= MAX_RUNNING or self._closing:
             text = f"{MAX_RUNNING} responses run in the background already; try again later"
             raise GatewayError(429, text, type="rate_limit_error", code="queue_full")
+        self._num_starting += 1
         try:
-            await self.shelf.store.lease(errand.key)
-        except StoreAway as error:
-            raise away(error) from error
-        await self.shelf.keep(errand.owner, errand.kept)
+            await self._keep_queued(errand)
+        finally:
+            self._num_starting -= 1
         errand.services.metrics.began()
         errand.work = asyncio.ensure_future(self._work(errand))
         self._running[errand.key] = errand, spawn(self._see_through(errand), "background-response")
         if self._looking is None or self._looking.done():
             self._looking = spawn(self._look(), "background-leases")
         return {**errand.kept.response, "status": "queued"}
+
+    async def _keep_queued(self, errand: Errand) -> None:
+        store = self.shelf.store
+        try:
+            await store.lease(errand.key)
+        except StoreAway as error:
+            raise away(error) from error
+        try:
+            await self.shelf.keep(errand.owner, errand.kept)
+        except BaseException:
+            with contextlib.suppress(StoreAway):
+                await store.end(errand.key)
+            raise
 
     async def cancel(self, owner: str, response_id: str) -> Json:
         """Return the response, canceled; here or at another gateway.
@@ -124,8 +138,8 @@ class Background:
 
     async def drop(self, owner: str, response_id: str) -> None:
         """Forget a response, and end it if it runs. Raises ``GatewayError`` as ``Shelf.drop``."""
-        await self.shelf.drop(owner, response_id)
         await self._end_here(key_of(owner, response_id), forget=True)
+        await self.shelf.drop(owner, response_id)
 
     async def close(self) -> None:
         """End all, which have failed then, and let go of the store."""
@@ -192,7 +206,7 @@ class Background:
             errand.events.put(errand.answer.closing(response))
         errand.events.end()
         if errand.forgotten:
-            await drop_parts(self.shelf.store, errand.key)
+            await errand.events.drop()
         else:
             await errand.events.flush()
 
@@ -228,7 +242,7 @@ class Background:
             for errand, _ in tuple(self._running.values()):
                 with contextlib.suppress(StoreAway):
                     await self._renew(errand)
-                    if errand.events is not None:
+                    if errand.events is not None and not errand.forgotten:
                         await errand.events.flush()
 
     async def _renew(self, errand: Errand) -> None:

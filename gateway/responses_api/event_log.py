@@ -41,6 +41,7 @@ class EventLog:
         self._store = store
         self._key = key
         self._num_parts = 0
+        self._part_bytes = 0
         self._num_bytes = 0
         self._waiting = bytearray()
         self._is_cut = False
@@ -71,12 +72,25 @@ class EventLog:
         self._news.set()
 
     async def flush(self) -> None:
-        """Keep what isn't yet. Raises ``StoreAway``: then it stays for the next time."""
+        """Keep what isn't yet. Raises ``StoreAway``: then it stays for the next time.
+
+        The same part is tried again then, no longer than before: it may be there, and may have been read.
+        """
         async with self._writing:
-            while part := bytes(self._waiting[:MAX_ENTRY_BYTES]):
+            while part := bytes(self._waiting[: self._part_bytes or MAX_ENTRY_BYTES]):
+                self._part_bytes = len(part)
                 await self._store.put(part_key(self._key, self._num_parts), part)
                 self._num_parts += 1
+                self._part_bytes = 0
                 del self._waiting[: len(part)]
+
+    async def drop(self) -> None:
+        """Forget all of them, and keep no more. Raises ``StoreAway``."""
+        async with self._writing:
+            self._is_cut = True
+            self._waiting.clear()
+            for number in range(self._num_parts + 1):  # one may have been stored, though nobody said so
+                await self._store.drop(part_key(self._key, number))
 
     async def live(self) -> AsyncIterator[bytes]:
         """Events as they come, for one reader; they end early if it lags."""

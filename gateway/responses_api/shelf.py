@@ -121,7 +121,9 @@ class Shelf:
 
 
 def key_of(owner: str, response_id: str) -> str:
-    """The store's key of a response."""
+    """The store's key of a response. Raises ``GatewayError`` (404) for what can be the id of none."""
+    if ":" in response_id:  # as in the keys of its events
+        raise unknown(response_id)
     return f"{owner or 'open'}:{response_id}"
 
 

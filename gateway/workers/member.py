@@ -124,13 +124,27 @@ async def start_member(number: int, briefing: Briefing, answers: Mapping[str, He
     line, their_line = socket.socketpair()
     fds = their_channel.fileno(), their_line.fileno()
     flags = ["--channel-fd", str(fds[0]), "--line-fd", str(fds[1]), "--gateway-id", briefing.settings.gateway_id]
-    with their_channel, their_line:
-        process = _spawn(flags, fds)
-    channel.send(pickle.dumps(briefing))
+    try:
+        with their_channel, their_line:
+            process = _spawn(flags, fds)
+        _brief(channel, process, briefing)
+    except BaseException:
+        channel.close()
+        line.close()
+        raise
     channel.setblocking(False)
     member = Member(number, process, channel)
     await member.listen(line, answers)
     return member
+
+
+def _brief(channel: socket.socket, process: subprocess.Popen[bytes], briefing: Briefing) -> None:
+    try:
+        channel.send(pickle.dumps(briefing))
+    except OSError:
+        process.kill()
+        process.wait()
+        raise
 
 
 def _spawn(flags: list[str], fds: tuple[int, ...]) -> subprocess.Popen[bytes]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.access_log import MAX_LABEL_CHARS
+from gateway.http_messages import MAX_PIPELINED
 from tests.support.hostile import BOUNDS, CHAT_BODY, Server, post, served
 from tests.support.http_twin import CHAT, HELLO, run, until
 from tests.support.scripted_dispatcher import never_ends, says
@@ -302,6 +303,19 @@ def test_pipelined_requests_are_answered_in_order_and_end_with_the_first_that_is
     run(work())
 
 
+def test_more_pipelined_requests_than_may_wait_end_the_connection() -> None:
+    async def work() -> None:
+        async with served(LOOSE) as server:
+            client = await server.open()
+            await client.send(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n" * 1000)
+            found = [(await client.answer())[0] for _ in range(MAX_PIPELINED + 2)]
+            assert found == [200] * (MAX_PIPELINED + 1) + [400]
+            assert await client.closed() == b""
+            client.close()
+
+    run(work())
+
+
 def test_a_wrong_body_is_told_behind_the_answer_to_what_came_before() -> None:
     async def work() -> None:
         async with served(LOOSE) as server:
@@ -328,6 +342,75 @@ def test_a_client_that_leaves_ends_the_first_of_its_pipelined_requests_and_the_o
     run(work())
 
 
+def test_what_stands_behind_a_body_is_no_header_and_has_its_bound() -> None:
+    async def work() -> None:
+        async with served(LOOSE) as server:
+            chunk = f"{len(CHAT_BODY):x}\r\n".encode() + CHAT_BODY + b"\r\n0\r\n"
+            trailer = b"authorization: Bearer secret-key\r\n\r\n"
+            assert (await server.ask(post(chunk + trailer, "transfer-encoding: chunked", key="wrong")))[0] == 401
+            assert (await server.ask(post(chunk + b"x: y\r\n\r\n", "transfer-encoding: chunked")))[0] == 200
+            client = await server.open()
+            await client.send(post(b"3\r\n{  \r\n0\r\nx: ", "transfer-encoding: chunked"))
+            sending = asyncio.ensure_future(client.send(b"y" * 1_000_000))
+            status, body = await client.answer()
+            assert (status, code_of(body)) == (431, "headers_too_large")
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            client.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("cut", [0, 3, len(CHAT_BODY)])
+def test_a_body_is_read_whose_sender_wishes_for_another_protocol(cut: int) -> None:
+    async def work() -> None:
+        async with served(LOOSE) as server:
+            client = await server.open()
+            wish = ("connection: upgrade, http2-settings", "upgrade: h2c", f"content-length: {len(CHAT_BODY)}")
+            await client.send(post(CHAT_BODY[:cut], *wish))
+            await client.send(CHAT_BODY[cut:] + b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert [(await client.answer())[0] for _ in range(2)] == [200, 200]
+            client.close()
+            size = f"{len(CHAT_BODY):x}\r\n".encode()
+            chunked = post(size + CHAT_BODY + b"\r\n0\r\n\r\n", "transfer-encoding: chunked", *wish[:2])
+            assert (await server.ask(chunked))[0] == 200
+
+    run(work())
+
+
+def test_a_wrong_body_that_waits_to_be_asked_for_is_no_fault_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with served(LOOSE) as server:
+            client = await server.open()
+            await client.send(post(b"zz\r\n", "transfer-encoding: chunked", "expect: 100-continue"))
+            assert (await client.answer())[0] == 400
+            await client.closed()
+            client.close()
+            await server.serves_others()
+
+    run(work())
+    assert "Exception in ASGI application" not in caplog.text
+    assert "request_failed" not in caplog.text
+
+
+def test_a_client_of_http_1_0_gets_no_chunks() -> None:
+    async def work() -> None:
+        async with served(LOOSE) as server:
+            body = json.dumps({"messages": HELLO, "stream": True}).encode()
+            client = await server.open()
+            await client.send(post(body, f"content-length: {len(body)}").replace(b"HTTP/1.1", b"HTTP/1.0"))
+            head, _, events = (await client.closed()).partition(b"\r\n\r\n")
+            client.close()
+            assert head.startswith(b"HTTP/1.1 200")
+            assert b"transfer-encoding" not in head
+            assert events.startswith(b"data: {")
+            assert events.endswith(b"data: [DONE]\n\n")
+            whole = await server.ask(b"GET /live HTTP/1.0\r\n\r\n")
+            assert whole == (200, b'{"status":"live"}')
+
+    run(work())
+
+
 def test_an_upgrade_is_ignored_and_passes_no_key_by() -> None:
     async def work() -> None:
         async with served(LOOSE) as server:
@@ -337,8 +420,7 @@ def test_an_upgrade_is_ignored_and_passes_no_key_by() -> None:
                 assert (await server.ask(ask.format("/live", protocol).encode()))[0] == 200
             client = await server.open()
             await client.send(ask.format("/live", "h2c").encode() + b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert (await client.answer())[0] == 200
-            assert await client.closed() == b""
+            assert [(await client.answer())[0] for _ in range(2)] == [200, 200]
             client.close()
 
     run(work())

@@ -32,9 +32,13 @@ FEW = {{"torch", "triton", "numpy", "gpu_check", "kvferry_kernels", "engine", "p
 class Refusing(MetaPathFinder):
     def find_spec(self, name, path, target=None):
         top = name.partition(".")[0]
-        if top not in FEW and top not in sys.stdlib_module_names and importer().startswith({str(ROOT)!r}):
+        if top not in FEW and top not in sys.stdlib_module_names and is_ours(importer()):
             raise ImportError(name + " is imported by " + importer())
         return None
+
+
+def is_ours(file):
+    return file.startswith({str(ROOT)!r}) and "site-packages" not in file
 
 
 def importer():
