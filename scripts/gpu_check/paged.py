@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gpu_check.bench import Bench
 from kvferry_kernels.gpu.attention import Attention
-from kvferry_kernels.gpu.paged_cache import FLOATS, PagedCache
+from kvferry_kernels.gpu.operand import FLOATS
+from kvferry_kernels.gpu.paged_cache import PagedCache
 from kvferry_kernels.gpu.paged_decode import paged_decode
 from kvferry_kernels.gpu.paged_prefill import paged_prefill
 from kvferry_kernels.gpu.query_tiles import query_tiles

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvferry_kernels.gpu.paged_cache import FLOATS, PagedCache
+from kvferry_kernels.gpu.operand import FLOATS
+from kvferry_kernels.gpu.paged_cache import PagedCache
 
 MAX_GROUP = 64
 """Query heads of one KV head: rows of one tile."""

@@ -10,7 +10,8 @@ from torch import Tensor
 from kvferry_kernels.gpu import paged_cache
 from kvferry_kernels.gpu.attention import check_flat
 from kvferry_kernels.gpu.numbers import to_fp8_bits, to_int8
-from kvferry_kernels.gpu.paged_cache import FLOATS, PagedCache
+from kvferry_kernels.gpu.operand import FLOATS
+from kvferry_kernels.gpu.paged_cache import PagedCache
 from kvferry_kernels.gpu.shipped import Shipped
 
 HEADS = 8

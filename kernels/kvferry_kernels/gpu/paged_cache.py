@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from kvferry_kernels.gpu import card
+from kvferry_kernels.gpu.operand import FLOATS, check
 
 PLAIN, FP8, FP8_BITS, INT8 = range(4)
 """How numbers lie in a cache, as the kernels are told: in the queries' dtype, as float8 e4m3 that the card converts
 by itself, as the same that it doesn't, or as integers of 8 bits."""
 
-FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 AXES = 4
 BLOCK_SIZES = (16, 32)
 
@@ -45,14 +45,14 @@ class PagedCache:
             raise ValueError(f"a cache of {dtype}")
         if self.k.ndim != AXES or self.block_size not in BLOCK_SIZES:
             raise ValueError(f"K of shape {list(self.k.shape)}")
-        _check("V", self.v, self.k.shape, dtype, self.k.device)
-        _check("K", self.k, self.k.shape, dtype, self.k.device)
+        check("V", self.v, self.k.shape, (dtype,), self.k.device)
+        check("K", self.k, self.k.shape, (dtype,), self.k.device)
         scales = self._scales_shape()
         for name, tensor in (("scales of K", self.k_scales), ("scales of V", self.v_scales)):
             if (tensor is None) != (scales is None):
                 raise ValueError(f"{name} with a cache of {dtype}" if tensor is not None else f"no {name}")
             if tensor is not None and scales is not None:
-                _check(name, tensor, scales, torch.float32, self.k.device)
+                check(name, tensor, scales, (torch.float32,), self.k.device)
 
     @property
     def num_blocks(self) -> int:
@@ -97,8 +97,3 @@ def stored_kind(dtype: torch.dtype, capability: tuple[int, int]) -> int:
     if dtype == torch.float8_e4m3fn:
         return FP8 if capability >= card.CONVERTS_FP8 else FP8_BITS
     return INT8 if dtype == torch.int8 else PLAIN
-
-
-def _check(name: str, tensor: Tensor, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> None:
-    if tensor.shape != shape or tensor.dtype != dtype or tensor.device != device or not tensor.is_contiguous():
-        raise ValueError(f"{name}: {tensor.dtype} {list(tensor.shape)} on {tensor.device}, contiguous or not")
