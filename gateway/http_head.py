@@ -17,7 +17,7 @@ def head_fault(version: str, headers: Sequence[tuple[bytes, bytes]]) -> GatewayE
         return invalid_http(400, _NO_REQUEST)
     codings = _values(b"transfer-encoding", headers)
     if codings and (len(codings) > 1 or codings[0].lower() != b"chunked"):
-        return invalid_http(501, "The body's Transfer-Encoding isn't supported; send it as it is, or chunked")
+        return _unknown_coding()
     if codings and version == "1.0":
         return invalid_http(400, "HTTP/1.0 knows no Transfer-Encoding")
     num_hosts = len(_values(b"host", headers))
@@ -39,8 +39,12 @@ def syntax_fault(headers: Sequence[tuple[bytes, bytes]]) -> GatewayError:
     """Say what is wrong with bytes that the parser can't read, after these headers."""
     codings = _values(b"transfer-encoding", headers)
     if any(coding.lower() != b"chunked" for coding in codings):
-        return invalid_http(501, "The body's Transfer-Encoding isn't supported; send it as it is, or chunked")
+        return _unknown_coding()
     return invalid_http(400, _NO_REQUEST)
+
+
+def _unknown_coding() -> GatewayError:
+    return invalid_http(501, "The body's Transfer-Encoding isn't supported; send it as it is, or chunked")
 
 
 def _values(name: bytes, headers: Sequence[tuple[bytes, bytes]]) -> list[bytes]:

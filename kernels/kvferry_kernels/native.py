@@ -23,7 +23,6 @@ SIGNATURES = {
     "kvferry_silu_and_mul": (None, [POINTER] * 2 + [INT64] * 2 + [INT]),
     "kvferry_quantize": (None, [POINTER] * 4 + [INT64] * 2 + [INT]),
     "kvferry_choose_tokens": (INT, [POINTER] * 3 + [INT64] * 2 + [POINTER] * 2 + [INT64]),
-    "kvferry_argmax": (None, [POINTER] * 2 + [INT64] * 2),
     "kvferry_rope_and_cache": (INT, [POINTER] * 10 + [INT64] * 6 + [FLOAT, INT]),
     "kvferry_paged_attention": (INT, [POINTER] * 7 + [INT64] * 7 + [FLOAT, INT]),
     "kvferry_linear": (None, [POINTER] * 4 + [INT64] * 3 + [INT]),

@@ -269,18 +269,6 @@ def linear_int8(rows: QuantizedRows, packed: Tensor, outputs: int, bias: Tensor 
     return out
 
 
-def argmax(x: Tensor) -> Tensor:
-    """The place of the largest number of each row ``[num_rows, size]``, the first of equal ones; int64 ``[num_rows]``.
-
-    A NaN counts as larger than all others.
-    """
-    if KERNELS is None or not _native(x) or x.dtype != torch.float32:
-        return reference.argmax(x)
-    out = torch.empty(x.shape[0], dtype=torch.int64)
-    KERNELS.library.kvferry_argmax(out.data_ptr(), x.data_ptr(), x.shape[0], x.shape[1])
-    return out
-
-
 def _native(*tensors: Tensor | None) -> bool:
     """Whether the kernels take these: on the CPU, of one dtype that they know, contiguous."""
     dtype = tensors[0].dtype if tensors[0] is not None else None

@@ -214,14 +214,6 @@ def linear_int8(rows: QuantizedRows, packed: Tensor, outputs: int, bias: Tensor 
     return (result if bias is None else result + bias.float()).to(dtype)
 
 
-def argmax(x: Tensor) -> Tensor:
-    """See ops.argmax. Torch doesn't say which of equal numbers it takes."""
-    odd = x.isnan()
-    top = torch.where(odd.any(-1, keepdim=True), odd, x == x.amax(-1, keepdim=True))
-    places = torch.arange(x.shape[1], device=x.device)
-    return torch.where(top, places, x.shape[1]).amin(-1)
-
-
 def _quantize(x: Tensor) -> tuple[Tensor, Tensor]:
     """Whole numbers of ``[..., size]`` as floats, and the scale of each ``size``: NaN, if not all are finite."""
     top = x.abs().amax(-1)

@@ -151,21 +151,6 @@ def test_bfloat16_is_rounded_to_nearest_even(values: list[float]) -> None:
         assert torch.equal(query[0, 0, :half].nan_to_num(), rounded.nan_to_num())
 
 
-def test_the_likeliest_is_the_first_of_equal_numbers_and_any_nan(kernels: str, threads: None) -> None:
-    x = torch.randn(5, 1003, generator=torch.Generator().manual_seed(1))
-    x[0, 400], x[0, 700], x[0, 1001] = 9.0, 9.0, 8.0
-    x[1, 1002] = 9.0
-    x[2] = -torch.inf
-    x[3, 500], x[3, 900] = torch.inf, torch.nan
-    x[4, 0] = x[4, 1002] = 9.0
-    for count in (1, 2):
-        torch.set_num_threads(count)
-        assert ops.argmax(x).tolist() == [400, 1002, 0, 900, 0]
-        assert ops.argmax(x.repeat(20, 1)).tolist() == [400, 1002, 0, 900, 0] * 20
-        assert ops.argmax(x[:, :5].contiguous()).tolist() == x[:, :5].argmax(-1).tolist()
-        assert ops.argmax(x[:0]).tolist() == []
-
-
 def test_one_openmp_runtime_is_mapped() -> None:
     names = native.available()
     if not names:

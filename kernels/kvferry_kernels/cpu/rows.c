@@ -66,8 +66,3 @@ API int kvferry_rope_and_cache(void *q_out, void *k_cache, void *v_cache, const 
     }
     return 0;
 }
-
-API void kvferry_argmax(int64_t *out, const float *x, int64_t rows, int64_t size) {
-#pragma omp parallel for schedule(static) if (rows > 1 && rows * size >= PARALLEL_FROM)
-    for (int64_t row = 0; row < rows; row++) out[row] = (int64_t)first_highest(x + row * size, (size_t)size);
-}

@@ -125,26 +125,4 @@ static int rope_in_range(const struct rope *job, size_t rows, size_t max_len, si
     return 1;
 }
 
-/* The first place of the largest of `size` numbers; a NaN counts as larger than all others. */
-INLINE size_t first_highest(const float *x, size_t size) {
-    const size_t whole = size / WIDTH * WIDTH;
-    vec top = all(-__builtin_inff());
-    ivec odd = {0};
-    for (size_t i = 0; i < whole; i += WIDTH) {
-        const vec value = load(x, i, 0);
-        odd |= value != value;
-        top = larger(value, top);
-    }
-    int has_nan = 0;
-    UNROLL for (int j = 0; j < WIDTH; j++) has_nan |= odd[j];
-    float highest = max_of(top);
-    for (size_t i = whole; i < size; i++) {
-        has_nan |= x[i] != x[i];
-        highest = x[i] > highest ? x[i] : highest;
-    }
-    size_t place = 0;
-    while (place < size && (has_nan ? x[place] == x[place] : x[place] != highest)) place++;
-    return place;
-}
-
 #endif
