@@ -4,7 +4,8 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def run_up(argv: Sequence[str]) -> int:
     output = Output(sys.stdout.buffer, width)
     try:
         stack = _prepared(stack, output.say)
-        with private_folder() as folder:
+        with private_folder() as folder, kept_ports(stack.gateway.host, stack.gateway.port, stack.up.gateways):
             return asyncio.run(_live(stack, folder, output))
     finally:
         output.close()
@@ -44,7 +45,7 @@ def _prepared(stack: Stack, say: Callable[[str], None]) -> Stack:
     port = port or _free_row(host, stack.up.gateways)
     for number in range(stack.up.gateways):
         if refusal := _refusal(host, port + number):
-            raise UsageError(f"can't listen on {host}:{port + number} ({refusal}); choose another with --port")
+            raise _taken(host, port + number, refusal)
     gateway = with_model(replace(stack.gateway, port=port), say)
     worker = replace(stack.worker, model=gateway.model, served_model_name=gateway.served_model_name)
     say(f"model {gateway.served_model_name} in {gateway.model}")
@@ -60,14 +61,42 @@ def _free_row(host: str, num_ports: int) -> int:
     raise UsageError(f"found no {num_ports} free ports in a row; choose the first with --port")
 
 
+@contextmanager
+def kept_ports(host: str, first: int, num_ports: int) -> Iterator[None]:
+    """Keep the gateways' ports from whoever takes any free one: a broker, a worker's status port.
+
+    They are bound, and nobody listens. A gateway, which lets an address be used again, can. Raises `UsageError`.
+    """
+    with ExitStack() as kept:
+        for port in range(first, first + num_ports):
+            try:
+                kept.enter_context(_bound(host, port))
+            except OSError as error:
+                raise _taken(host, port, error.strerror or str(error)) from error
+        yield
+
+
+def _taken(host: str, port: int, refusal: str) -> UsageError:
+    return UsageError(f"can't listen on {host}:{port} ({refusal}); choose another with --port")
+
+
 def _refusal(host: str, port: int) -> str:
     """Return why nobody can listen there, "" if one can."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+        _bound(host, port).close()
     except OSError as error:
         return error.strerror or str(error)
     return ""
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
