@@ -2,36 +2,84 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from kvtransfer.auto_link import AutoLink
+from kvtransfer.direct_link import MAX_FRAME_BYTES
 from kvtransfer.link import BusLink, Link
-from kvtransfer.shm_link import AutoLink, ShmLink
-from protocol.messages import Peer
+from kvtransfer.shm_link import ShmLink
 from runtime.bus import Bus
 from runtime.logs import get_logger
-from runtime.worker_settings import AUTO_LINK, BUS_LINK, SHM_LINK, WorkerSettings
+from runtime.postbox import Postbox
+from runtime.status_server import name_for_others
+from runtime.worker_settings import BUS_LINK, GLOO_LINK, NCCL_LINK, SHM_LINK, WorkerSettings
+
+if TYPE_CHECKING:
+    from kvtransfer.group_link import GroupLink
 
 UNUSABLE = "unusable"
 """Why no frame goes by shared memory: the directory can't be used."""
 
-log = get_logger("shm")
+log = get_logger("link")
 
 
 class LinkError(Exception):
     """The link that was asked for can't be had."""
 
 
-def choose_link(settings: WorkerSettings, me: Peer, contents: Bus) -> Link:
-    """The link, which owns the connection ``contents``. Needs a running loop. Raises ``LinkError``."""
-    if settings.kv_link == BUS_LINK or (settings.kv_link == AUTO_LINK and not settings.shm_dir):
+def choose_link(settings: WorkerSettings, postbox: Postbox, contents: Bus, *, on_gpu: bool = False) -> Link:
+    """The link, which owns the connection ``contents``. Needs a running loop. Raises ``LinkError``.
+
+    ``on_gpu``: the engine computes on one.
+    """
+    if settings.kv_link == BUS_LINK:
         return BusLink(contents)
+    if settings.kv_link == SHM_LINK:
+        return _shm(settings, postbox)
+    if settings.kv_link in (GLOO_LINK, NCCL_LINK):
+        return AutoLink(_group(settings, postbox, settings.kv_link), BusLink(contents))
+    return _auto(settings, postbox, contents, on_gpu=on_gpu)
+
+
+def _auto(settings: WorkerSettings, postbox: Postbox, contents: Bus, *, on_gpu: bool) -> Link:
+    """On one host by shared memory, which holds the blocks already; else by NCCL where both can; else by the bus."""
+    link: Link = BusLink(contents)
+    if on_gpu and _has_nccl():
+        link = AutoLink(_group(settings, postbox, NCCL_LINK), link)
+    if not settings.shm_dir:
+        return link
     try:
-        if not settings.shm_dir:
-            raise LinkError(f"--kv-link {SHM_LINK} needs --shm-dir")
-        shm = ShmLink(Path(settings.shm_dir), me, settings.shm_segment_bytes)
+        return AutoLink(_shm(settings, postbox), link)
+    except LinkError as error:
+        log.warning("link_unusable", link=SHM_LINK, reason=str(error))
+        return link if isinstance(link, AutoLink) else BusLink(contents, instead=UNUSABLE)
+
+
+def _shm(settings: WorkerSettings, postbox: Postbox) -> ShmLink:
+    if not settings.shm_dir:
+        raise LinkError(f"--kv-link {SHM_LINK} needs --shm-dir")
+    try:
+        return ShmLink(Path(settings.shm_dir), postbox.me, settings.shm_segment_bytes)
     except OSError as error:
-        if settings.kv_link == SHM_LINK:
-            raise LinkError(f"no memory can be shared in {settings.shm_dir}: {error}") from error
-        log.warning("memory_unusable", reason=str(error))
-        return BusLink(contents, instead=UNUSABLE)
-    return shm if settings.kv_link == SHM_LINK else AutoLink(shm, BusLink(contents))
+        raise LinkError(f"no memory can be shared in {settings.shm_dir}: {error}") from error
+
+
+def _group(settings: WorkerSettings, postbox: Postbox, backend: str) -> GroupLink:
+    # Here and not above: these import torch, some seconds and 200 MB that no other link needs.
+    from kvtransfer.group_link import GroupLink
+    from kvtransfer.pair_group import GlooGroup, NcclGroup, gpu_name
+
+    if backend == GLOO_LINK:
+        return GroupLink(postbox, backend, partial(GlooGroup, name_for_others(settings.host)))
+    if not _has_nccl():
+        raise LinkError(f"--kv-link {NCCL_LINK} needs a CUDA device and a torch with NCCL")
+    return GroupLink(postbox, backend, partial(NcclGroup, MAX_FRAME_BYTES), gpu_name())
+
+
+def _has_nccl() -> bool:
+    from torch import cuda
+    from torch.distributed import is_nccl_available
+
+    return cuda.is_available() and is_nccl_available()

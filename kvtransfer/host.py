@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from engine.child import ChildPort, EngineStartError, start_engine
 from engine.config import AUTO_LEN, EngineConfig
+from engine.device import INTERPRETER
 from kvtransfer.choose_link import LinkError, choose_link
 from kvtransfer.ledger import ledger
 from kvtransfer.node import WorkerNode, capacity, worker_metrics
@@ -16,6 +17,7 @@ from runtime.heartbeat import Heartbeat
 from runtime.identity import new_peer, process_id
 from runtime.logs import get_logger, setup_logs
 from runtime.nats_bus import connect_bus
+from runtime.postbox import Postbox
 from runtime.roster_store import RosterStore
 from runtime.status_server import StatusServer, url_for_others
 from runtime.tasks import leave_within, run_service
@@ -110,14 +112,16 @@ async def _on_the_bus(
     url, tls = settings.nats_url, settings.nats_tls
     bus = await connect_bus(url, name=me.id, tls=tls, on_wait=waiting)
     contents = await connect_bus(url, name=f"{me.id}-contents", tls=tls, on_wait=waiting)
+    postbox = Postbox(bus, me)
+    on_gpu = engine.started.layout.is_plain and settings.device != INTERPRETER
     try:
-        link = choose_link(settings, me, contents)
+        link = choose_link(settings, postbox, contents, on_gpu=on_gpu)
     except LinkError as error:
         log.error("no_link", reason=str(error))
         await contents.close()
         await bus.close()
         return BAD_SETTINGS
-    node = WorkerNode(role, settings, engine, bus, link, me)
+    node = WorkerNode(role, settings, engine, postbox, link)
     try:
         return await _run(node, make(node.parts, settings), stop)
     finally:

@@ -11,8 +11,7 @@ from kvtransfer.contents import PoolContents
 from kvtransfer.link import Link
 from kvtransfer.worker import Worker, WorkerParts
 from protocol.codec import WIRE_VERSION
-from protocol.messages import Peer, WorkerStatus
-from runtime.bus import Bus
+from protocol.messages import WorkerStatus
 from runtime.metrics import Metrics
 from runtime.postbox import Postbox
 from runtime.roster import Roster
@@ -34,13 +33,13 @@ def capacity(started: Started, max_num_seqs: int) -> Capacity:
 class WorkerNode:
     """One worker's identity, state and neighbors."""
 
-    def __init__(self, role: str, settings: WorkerSettings, engine: EnginePort, bus: Bus, link: Link, me: Peer) -> None:
+    def __init__(self, role: str, settings: WorkerSettings, engine: EnginePort, postbox: Postbox, link: Link) -> None:
         """Needs a running loop."""
         self.role = role
         self.settings = settings
         self.engine = engine
-        self.postbox = Postbox(bus, me)
-        self.roster = Roster(self.postbox)
+        self.postbox = postbox
+        self.roster = Roster(postbox)
         self.roster.on_lost(link.lost)
         self.link = link
         self.state = "starting"
@@ -120,7 +119,7 @@ def _watch_link(metrics: Metrics, link: Link) -> None:
     for name in link.counters:
         sent.labels(name).set_function(partial(_moved, link, name, "sent_bytes"))
         received.labels(name).set_function(partial(_moved, link, name, "received_bytes"))
-    fallbacks = metrics.gauge("link_fallbacks", "frames that didn't go by shared memory, since start", ["reason"])
+    fallbacks = metrics.gauge("link_fallbacks", "frames that couldn't go by the better link, since start", ["reason"])
     for reason in link.fallbacks:
         fallbacks.labels(reason).set_function(partial(_fell_back, link, reason))
 

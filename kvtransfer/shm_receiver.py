@@ -93,6 +93,9 @@ class ShmReceiver:
         """Senders whose segment this worker reads."""
         return sorted(set(self._lines.values()))
 
+    def lost(self, peer: Peer) -> None:
+        """Its line ends by itself: the kernel says so."""
+
     def close(self) -> None:
         """Hear nothing more. Idempotent."""
         if self._listener.fileno() < 0:

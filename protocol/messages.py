@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from protocol.link_messages import GroupOffer, GroupRefused, GroupTold, GroupWord
 from protocol.sampling import Sampling, TokenLogprob
 
 Key = tuple[str, int]
@@ -400,6 +401,10 @@ Message = (
     | WorkerStatus
     | GatewayStatus
     | Part
+    | GroupOffer
+    | GroupWord
+    | GroupRefused
+    | GroupTold
 )
 
 TAGS: dict[int, type[Message]] = {
@@ -424,4 +429,8 @@ TAGS: dict[int, type[Message]] = {
     19: GatewayStatus,
     20: Part,
     21: Embedded,
+    22: GroupOffer,
+    23: GroupWord,
+    24: GroupRefused,
+    25: GroupTold,
 }

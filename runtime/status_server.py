@@ -29,9 +29,14 @@ Verdict = Callable[[], tuple[bool, str]]
 EVERY_ADDRESS = frozenset({"0.0.0.0", "::", ""})
 
 
+def name_for_others(host: str) -> str:
+    """By which a server that listens on ``host`` is reached from elsewhere: the host's name, if on every address."""
+    return socket.gethostname() if host in EVERY_ADDRESS else host
+
+
 def url_for_others(host: str, port: int) -> str:
-    """Where a server that listens on ``host`` is reached from elsewhere: by the host's name, if on every address."""
-    name = socket.gethostname() if host in EVERY_ADDRESS else host
+    """Where a server that listens on ``host`` is reached from elsewhere."""
+    name = name_for_others(host)
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 

@@ -19,7 +19,7 @@ DTYPE_ALIASES = {
 }
 DEVICES = ("auto", "cpu", "cuda", "interpreter")
 QUANTIZATIONS = ("none", "int8")
-AUTO_LINK, BUS_LINK, SHM_LINK = LINKS = ("auto", "nats", "shm")
+AUTO_LINK, BUS_LINK, SHM_LINK, GLOO_LINK, NCCL_LINK = LINKS = ("auto", "nats", "shm", "gloo", "nccl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,8 @@ class WorkerSettings(ServiceSettings):
     host: str = setting(
         units.text,
         "127.0.0.1",
-        "address of the status port. Any other than loopback shows status and metrics to the network",
+        "address of the status port, and of --kv-link gloo. Any other than loopback shows status and metrics to the "
+        "network",
         metavar="ADDRESS",
     )
     shutdown_timeout: float = setting(
@@ -157,8 +158,10 @@ class WorkerSettings(ServiceSettings):
     kv_link: str = setting(
         units.one_of(*LINKS),
         AUTO_LINK,
-        "how block contents travel: auto (shared memory between workers that prove to share it, else NATS), nats, or "
-        "shm (shared memory alone: other pairs fail). NATS costs several times the CPU",
+        "how block contents travel: auto (shared memory between workers that prove to share it, else NCCL between "
+        "GPUs, else NATS), nats, shm (shared memory alone: other pairs fail), gloo or nccl (a connection of each "
+        "pair's own, neither encrypted nor authenticated, for a private network; NATS until it is there). NATS costs "
+        "several times the CPU",
         metavar="LINK",
     )
     shm_dir: str = setting(

@@ -49,7 +49,7 @@ CHUNK_BLOCKS = 32
 NUM_BLOCKS = 256
 WARM_UP, TRANSFERS = 8, 40
 MIB = 1 << 20
-NAMES = ("nats", "shm")
+NAMES = ("nats", "shm", "gloo")
 P, D = Peer("prefill-1", "1"), Peer("decode-1", "1")
 
 
@@ -68,7 +68,8 @@ async def ends(url: str, name: str, me: Peer, folder: Path) -> tuple[Postbox, Li
 
     buses = [await connect_bus(url, name=f"{me.id}-{i}", on_wait=waiting) for i in range(2)]
     settings = WorkerSettings(model="none", kv_link=name, shm_dir=str(folder))
-    return Postbox(buses[0], me), choose_link(settings, me, buses[1])
+    box = Postbox(buses[0], me)
+    return box, choose_link(settings, box, buses[1])
 
 
 async def receive(url: str, name: str, folder: Path, pipe: Connection) -> None:
@@ -158,6 +159,9 @@ async def send(url: str, name: str, folder: Path, pipe: Connection, server: int)
     box.on(Receipt, receipt)
     await box.open()
     pipe.recv()
+    link.offer(D)
+    while name != "nats" and not link.sharing:  # noqa: ASYNC110 - nothing says when
+        await asyncio.sleep(0.01)
     for number in range(WARM_UP):
         await hand_over(parts, senders, number)
     before = (*times(pipe, server), time.perf_counter())

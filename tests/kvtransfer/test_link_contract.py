@@ -1,17 +1,23 @@
-"""One contract for every link, tried on memory link, bus links over memory and real NATS, and shared memory."""
+"""One contract for every link: memory, buses in memory and real NATS, shared memory, process groups by gloo."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from kvtransfer.auto_link import AutoLink
+from kvtransfer.direct_link import DirectLink
+from kvtransfer.group_link import GroupLink
 from kvtransfer.link import BusLink, Link, MemoryExchange, MemoryLink
-from kvtransfer.shm_link import AutoLink, ShmLink
+from kvtransfer.pair_group import GlooGroup
+from kvtransfer.shm_link import ShmLink
 from protocol.messages import Peer
 from runtime.errors import PayloadTooLarge
 from runtime.memory_bus import MemoryBus, MemoryHub
 from runtime.nats_bus import connect_bus
+from runtime.postbox import Postbox
 from tests.support.stack import until
 
 Pair = tuple[Link, Link]
@@ -30,12 +36,23 @@ async def bus_pair() -> Pair:
     return BusLink(MemoryBus(hub)), BusLink(MemoryBus(hub))
 
 
-@pytest.fixture(params=["memory", "memory bus", pytest.param("nats", marks=pytest.mark.nats), "shm", "auto"])
+async def gloo_pair() -> Pair:
+    hub = MemoryHub()
+    boxes = [Postbox(MemoryBus(hub), me) for me in (P, D)]
+    for box in boxes:
+        await box.open()
+    sender, receiver = (GroupLink(box, "gloo", partial(GlooGroup, "127.0.0.1")) for box in boxes)
+    return sender, receiver
+
+
+@pytest.fixture(params=["memory", "memory bus", pytest.param("nats", marks=pytest.mark.nats), "shm", "auto", "gloo"])
 def make_pair(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Awaitable[Pair]]:
     if request.param == "memory":
         return memory_pair
     if request.param == "memory bus":
         return bus_pair
+    if request.param == "gloo":
+        return gloo_pair
 
     async def shm_pair() -> tuple[ShmLink, ShmLink]:
         return ShmLink(tmp_path, P, SEGMENT_BYTES), ShmLink(tmp_path, D, SEGMENT_BYTES)
@@ -77,7 +94,7 @@ async def collect(link: Link, me: Peer, count: int) -> "asyncio.Future[list[byte
 async def agreed(sender: Link, to: Peer) -> None:
     """Both ends know whether they share memory."""
     sender.offer(to)
-    if isinstance(sender, (ShmLink, AutoLink)):
+    if isinstance(sender, (DirectLink, AutoLink)):
         await until(lambda: to.id in sender.sharing)
 
 

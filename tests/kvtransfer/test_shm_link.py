@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from kvtransfer import packets
+from kvtransfer.auto_link import AutoLink
 from kvtransfer.choose_link import LinkError, choose_link
 from kvtransfer.link import BusLink
 from kvtransfer.meeting import Meeting
 from kvtransfer.segment import NUMBER_BYTES, Place, SegmentReader
-from kvtransfer.shm_link import AutoLink, ShmLink
+from kvtransfer.shm_link import ShmLink
 from kvtransfer.shm_sender import FULL, NOT_SHARED, UNPROVEN
 from protocol.messages import Peer
 from runtime.memory_bus import MemoryBus, MemoryHub
+from runtime.postbox import Postbox
 from runtime.worker_settings import WorkerSettings
 from tests.support.stack import run, until
 
@@ -283,7 +285,7 @@ def test_without_a_broker_frames_go_on_by_shared_memory(tmp_path: Path) -> None:
         rig = Rig(tmp_path)
         await rig.receiver(D)
         await rig.agreed(D)
-        bus = rig.sender.bus
+        bus = rig.sender._otherwise.bus
         assert isinstance(bus, MemoryBus)
         rig.hub.cut(bus)
         async with asyncio.timeout(5):
@@ -439,7 +441,7 @@ def test_a_receiver_that_answers_nonsense_is_given_up(tmp_path: Path, answer: by
 def test_what_goes_by_the_bus_is_waited_for_by_each_who_sent_it(tmp_path: Path) -> None:
     async def check() -> None:
         rig = Rig(tmp_path)
-        bus = rig.sender.bus
+        bus = rig.sender._otherwise.bus
         assert isinstance(bus, MemoryBus)
         rig.hub.cut(bus)
         sends = [asyncio.create_task(rig.send(D)) for _ in range(2)]
@@ -457,7 +459,7 @@ def test_a_descriptor_that_was_sent_is_not_handed_to_child_processes(tmp_path: P
         rig = Rig(tmp_path)
         receiver = await rig.receiver(D)
         await rig.agreed(D)
-        shared = receiver._shm._receiver
+        shared = receiver._direct._receiver
         assert shared is not None
         assert not any(os.get_inheritable(line._reader._fd) for line in shared._lines)
         await rig.close()
@@ -474,6 +476,10 @@ def test_without_memory_to_share_nothing_stays_open(tmp_path: Path, monkeypatch:
         ShmLink(tmp_path, P, SEGMENT_BYTES)
 
 
+def postbox(bus: MemoryBus) -> Postbox:
+    return Postbox(bus, P)
+
+
 def settings(**more: Any) -> WorkerSettings:
     return WorkerSettings(model="toy", **more)
 
@@ -481,10 +487,10 @@ def settings(**more: Any) -> WorkerSettings:
 def test_the_setting_chooses_the_link(tmp_path: Path) -> None:
     async def check() -> None:
         bus = MemoryBus(MemoryHub())
-        assert choose_link(settings(), P, bus).name == "nats"
-        assert choose_link(settings(kv_link="nats", shm_dir=str(tmp_path)), P, bus).name == "nats"
+        assert choose_link(settings(), postbox(bus), bus).name == "nats"
+        assert choose_link(settings(kv_link="nats", shm_dir=str(tmp_path)), postbox(bus), bus).name == "nats"
         for kind, folder in (("auto", tmp_path), ("shm", tmp_path)):
-            link = choose_link(settings(kv_link=kind, shm_dir=str(folder)), P, bus)
+            link = choose_link(settings(kv_link=kind, shm_dir=str(folder)), postbox(bus), bus)
             assert link.name == kind
             await link.close()
         await bus.close()
@@ -497,13 +503,13 @@ def test_a_directory_that_cant_be_used_leaves_the_bus_unless_memory_was_asked_fo
         bus = MemoryBus(MemoryHub())
         (tmp_path / "file").touch()
         unusable = str(tmp_path / "file" / "link")
-        link = choose_link(settings(shm_dir=unusable), P, bus)
+        link = choose_link(settings(shm_dir=unusable), postbox(bus), bus)
         assert link.name == "nats"
         link.send(D, [b"frame"])
         assert link.fallbacks == {"unusable": 1}
         for folder in ("", unusable):
             with pytest.raises(LinkError, match=r"shm|no memory can be shared"):
-                choose_link(settings(kv_link="shm", shm_dir=folder), P, bus)
+                choose_link(settings(kv_link="shm", shm_dir=folder), postbox(bus), bus)
         await bus.close()
 
     run(check)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -11,8 +12,12 @@ import pytest
 
 from engine.core import Model
 from engine.llama import LlamaModel
+from kvtransfer.group_link import GroupLink
+from kvtransfer.link import Link
+from kvtransfer.pair_group import GlooGroup
 from protocol.messages import Tail
 from protocol.sampling import Sampling
+from runtime.postbox import Postbox
 from tests.support.prompts import prompt_ids
 from tests.support.scripted_gateway import ScriptedGateway
 from tests.support.stack import Stack, run
@@ -41,11 +46,23 @@ def prompts(model_dir: Path) -> Prompts:
     return [part[: PROMPT_TOKENS - 7 * number] for number, part in enumerate(ids)]
 
 
-def with_workers(model: Model, pools: int, check: Check, *, chunk: int = 512, caching: bool = True) -> None:
+def by_gloo(postbox: Postbox) -> Link:
+    return GroupLink(postbox, "gloo", partial(GlooGroup, "127.0.0.1"))
+
+
+def with_workers(
+    model: Model,
+    pools: int,
+    check: Check,
+    *,
+    chunk: int = 512,
+    caching: bool = True,
+    make_link: Callable[[Postbox], Link] | None = None,
+) -> None:
     """``pools`` prefill and as many decode workers (0: one worker that does both)."""
 
     async def body() -> None:
-        stack = Stack(num_blocks=NUM_BLOCKS, model=model, max_model_len=2048)
+        stack = Stack(num_blocks=NUM_BLOCKS, model=model, max_model_len=2048, make_link=make_link)
         settings = {"max_num_batched_tokens": chunk, "enable_prefix_caching": caching}
         for number in range(1, pools + 1):
             await stack.add("prefill", f"prefill-{number}", **settings)
@@ -98,15 +115,21 @@ def alone(request: pytest.FixtureRequest, model: Model, prompts: Prompts) -> Bas
 
 
 @pytest.mark.parametrize(
-    ("pools", "chunk"),
+    ("pools", "chunk", "make_link"),
     [
-        pytest.param(0, 64, id="both", marks=pytest.mark.long),
-        pytest.param(1, 512, id="1+1", marks=pytest.mark.long),
-        pytest.param(2, 64, id="2+2"),
+        pytest.param(0, 64, None, id="both", marks=pytest.mark.long),
+        pytest.param(1, 512, None, id="1+1", marks=pytest.mark.long),
+        pytest.param(1, 512, by_gloo, id="1+1, gloo"),
+        pytest.param(2, 64, None, id="2+2"),
     ],
 )
 def test_a_batch_of_sixteen_gives_the_ids_of_each_alone(
-    model: Model, prompts: Prompts, alone: Baseline, pools: int, chunk: int
+    model: Model,
+    prompts: Prompts,
+    alone: Baseline,
+    pools: int,
+    chunk: int,
+    make_link: Callable[[Postbox], Link] | None,
 ) -> None:
     """Prefix cache cold and warm, greedy and seeded; each alone was prefilled in one chunk, where it is decoded."""
 
@@ -116,7 +139,7 @@ def test_a_batch_of_sixteen_gives_the_ids_of_each_alone(
                 name = f"{sampling.seed}-{cache}"
                 assert await ask_all(gateway, prompts, sampling, pools, name) == want
 
-    with_workers(model, pools, check, chunk=chunk)
+    with_workers(model, pools, check, chunk=chunk, make_link=make_link)
 
 
 @pytest.mark.parametrize(

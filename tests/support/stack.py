@@ -19,11 +19,11 @@ from kvtransfer.link import BusLink, Link, MemoryExchange, MemoryLink
 from kvtransfer.node import WorkerNode
 from kvtransfer.worker import Worker
 from prefill_svc.service import PrefillWorker
-from protocol.messages import Peer
 from runtime.bus import Bus
 from runtime.heartbeat import Heartbeat
 from runtime.identity import new_peer
 from runtime.memory_bus import MemoryBus, MemoryHub
+from runtime.postbox import Postbox
 from runtime.worker_settings import WorkerSettings
 from tests.support.inline_port import InlinePort
 
@@ -78,7 +78,7 @@ class Stack:
     model: Model = field(default_factory=ToyModel)
     max_model_len: int = 4096
     virtual: bool = False
-    make_link: Callable[[Peer], Link] | None = None
+    make_link: Callable[[Postbox], Link] | None = None
     guides: Guides | None = None
 
     async def add(self, role: str, worker_id: str, **settings: object) -> Node:
@@ -111,10 +111,10 @@ class Stack:
         else:
             port = ThreadPort(started, pool, lambda commands, emit: run_loop(engine, commands, emit))
             link = MemoryLink(self.exchange, self.max_payload)
-        me = new_peer(worker_id)
+        postbox = Postbox(bus, new_peer(worker_id))
         if self.make_link is not None:
-            link = self.make_link(me)
-        node = WorkerNode(role, chosen, port, bus, link, me)
+            link = self.make_link(postbox)
+        node = WorkerNode(role, chosen, port, postbox, link)
         worker: Worker
         if role == "prefill":
             worker = PrefillWorker(node.parts)

@@ -1,0 +1,132 @@
+"""The receiving end of process groups: one for each sender that offers it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+
+from kvtransfer.group_line import GroupEnd, GroupLine
+from kvtransfer.link import FrameHandler
+from kvtransfer.pair_group import RECEIVER, MakeGroup, PairGroup
+from protocol.link_messages import GroupOffer, GroupRefused, GroupTold
+from protocol.messages import Peer
+from runtime.logs import get_logger
+from runtime.postbox import Postbox
+
+MAX_LINES = 256
+"""Senders at a time, each with a thread."""
+MAX_TOLD = 1024
+"""Frames of one sender that were told of and aren't here; it has ended the group before."""
+NUM_BUFFERS = 4
+"""Frames of one sender that have come and aren't handed on."""
+
+log = get_logger("group")
+
+
+class _Line:
+    """One sender."""
+
+    def __init__(self, line: GroupLine, max_frame_bytes: int, on_frame: Callable[[memoryview], None]) -> None:
+        self.line = line
+        self._max_frame_bytes = max_frame_bytes
+        self._on_frame = on_frame
+        self._told: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[bytearray | None] = queue.SimpleQueue()
+        for _ in range(NUM_BUFFERS):
+            self._free.put(bytearray(max_frame_bytes))
+        self._num_told = 0
+
+    def told(self, told: GroupTold) -> str:
+        """Frames come: "" if they can, else why the group is of no use any more."""
+        if told.first < self._num_told:
+            return ""  # heard twice
+        if told.first > self._num_told:
+            return f"frame {told.first} was told, {self._num_told} was next"
+        if self._told.qsize() + len(told.sizes) > MAX_TOLD:
+            return f"over {MAX_TOLD} frames were told"
+        if any(not 0 <= size <= self._max_frame_bytes for size in told.sizes):
+            return f"a frame has over {self._max_frame_bytes} bytes"
+        self._num_told += len(told.sizes)
+        for size in told.sizes:
+            self._told.put(size)
+        return ""
+
+    def work(self, group: PairGroup) -> None:
+        """In the thread: receive what was told."""
+        while (size := self._told.get()) is not None and (buffer := self._free.get()) is not None:
+            group.receive(buffer, size)
+            self.line.on_loop(self._landed, buffer, size)
+
+    def close(self) -> None:
+        """Nothing is handed on any more."""
+        self.line.close()
+        self._told.put(None)
+        self._free.put(None)
+
+    def _landed(self, buffer: bytearray, size: int) -> None:
+        if self.line.is_open:
+            self._on_frame(memoryview(buffer)[:size])
+            self._free.put(buffer)
+
+
+class GroupReceiver(GroupEnd[_Line]):
+    """Frames from all senders for one worker."""
+
+    def __init__(
+        self, postbox: Postbox, backend: str, device: str, make: MakeGroup, handler: FrameHandler, max_frame_bytes: int
+    ) -> None:
+        """``make`` makes a group of ``backend`` on ``device``. Needs a running loop."""
+        super().__init__(postbox)
+        self.received_bytes = 0
+        self._backend = backend
+        self._device = device
+        self._make = make
+        self._handler = handler
+        self._max_frame_bytes = max_frame_bytes
+
+    def offered(self, sender: Peer, offer: GroupOffer) -> None:
+        """Join, in place of an older group of the same sender; or say why not."""
+        if self.of(sender, offer.group) is not None:
+            return
+        self.lost(sender)
+        refusal = self._refusal(offer)
+        if refusal:
+            self.postbox.send(sender, GroupRefused(offer.group, refusal))
+            return
+        line = GroupLine(self.postbox, sender, offer.group, lambda reason: self._failed(sender, reason))
+        self.lines[sender] = end = _Line(line, self._max_frame_bytes, self._take)
+        try:
+            line.start(self._make, RECEIVER, end.work)
+        except OSError as error:
+            self._failed(sender, str(error))
+
+    def told(self, sender: Peer, told: GroupTold) -> None:
+        """Frames come."""
+        end = self.of(sender, told.group)
+        fault = end.told(told) if end is not None else ""
+        if fault:
+            self._failed(sender, fault)
+
+    def _refusal(self, offer: GroupOffer) -> str:
+        if offer.backend != self._backend:
+            return f"this worker's groups are of {self._backend}"
+        if offer.device and offer.device == self._device:
+            return "both workers are on one GPU"
+        if len(self.lines) >= MAX_LINES:
+            return f"there are {MAX_LINES} groups already"
+        return ""
+
+    def _take(self, frame: memoryview) -> None:
+        self.received_bytes += len(frame)
+        try:
+            self._handler(frame)
+        except Exception:
+            log.exception("frame_handler_failed")
+
+    def _failed(self, peer: Peer, reason: str) -> None:
+        """Say so to the sender, which would go on."""
+        log.every(60.0, f"{peer.id} {reason}").warning("group_failed", peer=peer.id, reason=reason)
+        end = self.lines.get(peer)
+        if end is not None:
+            self.postbox.send(peer, GroupRefused(end.line.group, reason))
+        self.lost(peer)

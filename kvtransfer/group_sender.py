@@ -1,0 +1,142 @@
+"""The sending end of process groups: one for each receiver, made when frames for it will come."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import secrets
+
+from kvtransfer.group_line import GroupEnd, GroupLine
+from kvtransfer.link import Frame
+from kvtransfer.pair_group import SENDER, MakeGroup, PairGroup
+from protocol.link_messages import GroupOffer, GroupRefused, GroupTold
+from protocol.messages import Peer
+from runtime.logs import get_logger
+from runtime.postbox import Postbox
+
+NOT_JOINED, GROUP_FULL = REASONS = ("not_joined", "group_full")
+"""Why a frame doesn't go through a group: there is none (yet), or its receiver is too slow."""
+
+MAX_BUFFERS = 32
+"""Frames for one receiver that wait for the thread: some pieces of several transfers. Buffers are made as they are
+needed, and used again."""
+REJOIN_S = 10.0
+"""After a group that failed no other is tried with the same receiver for so long."""
+MAX_REASON_CHARS = 200
+
+log = get_logger("group")
+
+
+class _Line:
+    """One receiver."""
+
+    def __init__(self, line: GroupLine, postbox: Postbox, max_frame_bytes: int) -> None:
+        self.line = line
+        self._postbox = postbox
+        self._max_frame_bytes = max_frame_bytes
+        self._untold: list[tuple[bytearray, int]] = []
+        self._waiting: queue.SimpleQueue[tuple[bytearray, int] | None] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+        self._num_buffers = 0
+        self._num_told = 0
+
+    def add(self, frame: Frame, num_bytes: int) -> bool:
+        """Whether there was room for a frame. It goes with the next ``tell``."""
+        buffer = self._buffer()
+        if buffer is None:
+            return False
+        whole, start = memoryview(buffer), 0
+        for part in frame:
+            if len(part):  # an empty view can't be cast
+                flat = memoryview(part).cast("B")
+                whole[start : start + len(flat)] = flat
+                start += len(flat)
+        self._untold.append((buffer, num_bytes))
+        return True
+
+    def tell(self) -> None:
+        """Tell of the frames that were added, and let them go."""
+        if not self._untold or not self.line.is_open:
+            return
+        told = GroupTold(self.line.group, self._num_told, tuple(size for _, size in self._untold))
+        self._postbox.send(self.line.peer, told)
+        self._num_told += len(self._untold)
+        for frame in self._untold:
+            self._waiting.put(frame)
+        self._untold.clear()
+
+    def work(self, group: PairGroup) -> None:
+        """In the thread: send what was told."""
+        while (frame := self._waiting.get()) is not None:
+            group.send(*frame)
+            self._free.put(frame[0])
+
+    def close(self) -> None:
+        """What isn't sent yet is lost."""
+        self.line.close()
+        self._untold.clear()
+        self._waiting.put(None)
+
+    def _buffer(self) -> bytearray | None:
+        try:
+            return self._free.get_nowait()
+        except queue.Empty:
+            if self._num_buffers == MAX_BUFFERS:
+                return None
+        self._num_buffers += 1
+        return bytearray(self._max_frame_bytes)
+
+
+class GroupSender(GroupEnd[_Line]):
+    """Frames of one worker to all receivers."""
+
+    def __init__(self, postbox: Postbox, backend: str, device: str, make: MakeGroup, max_frame_bytes: int) -> None:
+        """``make`` makes a group of ``backend`` on ``device``. Needs a running loop."""
+        super().__init__(postbox)
+        self._max_frame_bytes = max_frame_bytes
+        self._backend = backend
+        self._device = device
+        self._make = make
+        self._not_before: dict[Peer, float] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def offer(self, to: Peer) -> None:
+        """Ask a receiver to join a group, unless it has been asked."""
+        if to in self.lines or self._loop.time() < self._not_before.get(to, 0.0):
+            return
+        group = secrets.token_hex(8)
+        line = GroupLine(self.postbox, to, group, lambda reason: self._failed(to, reason))
+        self.lines[to] = end = _Line(line, self.postbox, self._max_frame_bytes)
+        self.postbox.send(to, GroupOffer(group, self._backend, self._device))
+        try:
+            line.start(self._make, SENDER, end.work)
+        except OSError as error:
+            self._failed(to, str(error))
+
+    def send(self, to: Peer, frame: Frame, num_bytes: int) -> str:
+        """Keep a copy of a frame, to be sent: "" if that was done, else why not."""
+        line = self.lines.get(to)
+        if line is None or not line.line.is_open:
+            return NOT_JOINED
+        return "" if line.add(frame, num_bytes) else GROUP_FULL
+
+    def tell(self, to: Peer) -> None:
+        """Tell a receiver of what was sent."""
+        line = self.lines.get(to)
+        if line is not None:
+            line.tell()
+
+    def refused(self, sender: Peer, refusal: GroupRefused) -> None:
+        """A receiver makes no group, or has ended it."""
+        if self.of(sender, refusal.group) is not None:
+            self._failed(sender, refusal.reason[:MAX_REASON_CHARS])
+
+    def lost(self, peer: Peer) -> None:
+        """A life is over."""
+        self._not_before.pop(peer, None)
+        super().lost(peer)
+
+    def _failed(self, peer: Peer, reason: str) -> None:
+        log.every(60.0, f"{peer.id} {reason}").warning("group_failed", peer=peer.id, reason=reason)
+        self.lost(peer)
+        self._not_before[peer] = self._loop.time() + REJOIN_S
