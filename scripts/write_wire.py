@@ -46,7 +46,7 @@ sorts last.
 ROLE and FROM are what an id begins with: {ROLES}; `{subjects.OTHER}` for an operator's tool. A broker can so permit
 each role its own subjects. A message whose sender's id begins with another role than its subject ends with is refused.
 
-Pieces also go by shared memory, and through process groups of two workers, which the messages tagged 22 to 25 are about.
+Pieces also go by shared memory, and through process groups of two, which the messages tagged 22 to 25 are about.
 
 All of it is core NATS: at most once. What makes it exact is that control messages are repeated until they are
 answered, tokens until they are acknowledged, and pieces until they have landed.
