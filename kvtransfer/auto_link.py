@@ -47,15 +47,16 @@ class AutoLink:
     def offer(self, to: Peer) -> None:
         """Find out whether ``to`` is reached directly; until that is known the other link is taken."""
         self._direct.offer(to)
-        self._otherwise.offer(to)
+        if to.id not in self._direct.sharing:
+            self._otherwise.offer(to)
 
-    def send(self, to: Peer, frame: Frame) -> str:
-        """By either."""
+    def send(self, to: Peer, frame: Frame, *, again: bool = False) -> str:
+        """By either; again by the other, since a direct way that has failed may not know it yet."""
         num_bytes = frame_bytes(frame)
-        if num_bytes <= self.max_frame_bytes and self._direct.try_send(to, frame, num_bytes):
+        if not again and num_bytes <= self.max_frame_bytes and self._direct.try_send(to, frame, num_bytes):
             return self._direct.name
         self._owed.add(to)
-        return self._otherwise.send(to, frame)
+        return self._otherwise.send(to, frame, again=again)
 
     async def drain(self, to: Peer) -> None:
         """Without a server, this waits only for what went by the bus."""

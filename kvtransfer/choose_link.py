@@ -29,32 +29,21 @@ class LinkError(Exception):
     """The link that was asked for can't be had."""
 
 
-def choose_link(settings: WorkerSettings, postbox: Postbox, contents: Bus, *, on_gpu: bool = False) -> Link:
-    """The link, which owns the connection ``contents``. Needs a running loop. Raises ``LinkError``.
-
-    ``on_gpu``: the engine computes on one.
-    """
+def choose_link(settings: WorkerSettings, postbox: Postbox, contents: Bus) -> Link:
+    """The link, which owns the connection ``contents``. Needs a running loop. Raises ``LinkError``."""
     if settings.kv_link == BUS_LINK:
         return BusLink(contents)
     if settings.kv_link == SHM_LINK:
         return _shm(settings, postbox)
     if settings.kv_link in (GLOO_LINK, NCCL_LINK):
         return AutoLink(_group(settings, postbox, settings.kv_link), BusLink(contents))
-    return _auto(settings, postbox, contents, on_gpu=on_gpu)
-
-
-def _auto(settings: WorkerSettings, postbox: Postbox, contents: Bus, *, on_gpu: bool) -> Link:
-    """On one host by shared memory, which holds the blocks already; else by NCCL where both can; else by the bus."""
-    link: Link = BusLink(contents)
-    if on_gpu and _has_nccl():
-        link = AutoLink(_group(settings, postbox, NCCL_LINK), link)
     if not settings.shm_dir:
-        return link
+        return BusLink(contents)
     try:
-        return AutoLink(_shm(settings, postbox), link)
+        return AutoLink(_shm(settings, postbox), BusLink(contents))
     except LinkError as error:
         log.warning("link_unusable", link=SHM_LINK, reason=str(error))
-        return link if isinstance(link, AutoLink) else BusLink(contents, instead=UNUSABLE)
+        return BusLink(contents, instead=UNUSABLE)
 
 
 def _shm(settings: WorkerSettings, postbox: Postbox) -> ShmLink:
@@ -69,17 +58,11 @@ def _shm(settings: WorkerSettings, postbox: Postbox) -> ShmLink:
 def _group(settings: WorkerSettings, postbox: Postbox, backend: str) -> GroupLink:
     # Here and not above: these import torch, some seconds and 200 MB that no other link needs.
     from kvtransfer.group_link import GroupLink
-    from kvtransfer.pair_group import GlooGroup, NcclGroup, gpu_name
+    from kvtransfer.pair_group import Gloo, GroupError, NcclGroup, gpu_name
 
     if backend == GLOO_LINK:
-        return GroupLink(postbox, backend, partial(GlooGroup, name_for_others(settings.host)))
-    if not _has_nccl():
-        raise LinkError(f"--kv-link {NCCL_LINK} needs a CUDA device and a torch with NCCL")
-    return GroupLink(postbox, backend, partial(NcclGroup, MAX_FRAME_BYTES), gpu_name())
-
-
-def _has_nccl() -> bool:
-    from torch import cuda
-    from torch.distributed import is_nccl_available
-
-    return cuda.is_available() and is_nccl_available()
+        return GroupLink(postbox, backend, Gloo(name_for_others(settings.host)))
+    try:
+        return GroupLink(postbox, backend, partial(NcclGroup, MAX_FRAME_BYTES), gpu_name())
+    except GroupError as error:
+        raise LinkError(f"--kv-link {NCCL_LINK} needs a CUDA device and a torch with NCCL: {error}") from error

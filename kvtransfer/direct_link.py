@@ -90,7 +90,7 @@ class DirectLink:
         """Begin to find out whether ``to`` can be reached."""
         self._sender.offer(to)
 
-    def send(self, to: Peer, frame: Frame) -> str:
+    def send(self, to: Peer, frame: Frame, *, again: bool = False) -> str:
         """Take a frame; one that can't be is lost."""
         num_bytes = frame_bytes(frame)
         if num_bytes > self.max_frame_bytes:

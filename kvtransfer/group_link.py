@@ -12,7 +12,7 @@ from kvtransfer.group_receiver import GroupReceiver
 from kvtransfer.group_sender import REASONS, GroupSender
 from kvtransfer.link import FrameHandler
 from kvtransfer.pair_group import MakeGroup
-from protocol.link_messages import GroupOffer, GroupRefused, GroupTold, GroupWord
+from protocol.link_messages import GroupEnded, GroupOffer, GroupTold, GroupWord
 from protocol.messages import Peer
 from runtime.postbox import Postbox
 
@@ -31,8 +31,13 @@ class GroupLink(DirectLink):
         super().__init__(backend, self._groups_out, REASONS)
         postbox.on(GroupOffer, self._offered)
         postbox.on(GroupWord, self._word)
-        postbox.on(GroupRefused, self._groups_out.refused)
+        postbox.on(GroupEnded, self._ended)
         postbox.on(GroupTold, self._told)
+
+    async def drain(self, to: Peer) -> None:
+        """Tell the receiver of what was taken, and wait until there is room for more."""
+        await super().drain(to)
+        await self._groups_out.room(to)
 
     async def close(self) -> None:
         """Leave all groups and wait for their threads."""
@@ -48,7 +53,7 @@ class GroupLink(DirectLink):
 
     def _offered(self, sender: Peer, offer: GroupOffer) -> None:
         if self._groups_in is None:
-            self._postbox.send(sender, GroupRefused(offer.group, "this worker receives nothing"))
+            self._postbox.send(sender, GroupEnded(offer.group, "this worker receives nothing"))
         else:
             self._groups_in.offered(sender, offer)
 
@@ -56,6 +61,11 @@ class GroupLink(DirectLink):
         self._groups_out.word(sender, word)
         if self._groups_in is not None:
             self._groups_in.word(sender, word)
+
+    def _ended(self, sender: Peer, message: GroupEnded) -> None:
+        self._groups_out.ended(sender, message)
+        if self._groups_in is not None:
+            self._groups_in.ended(sender, message)
 
     def _told(self, sender: Peer, told: GroupTold) -> None:
         if self._groups_in is not None:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import queue
+import re
 from collections.abc import Callable
 
 from kvtransfer.group_line import GroupEnd, GroupLine
 from kvtransfer.link import FrameHandler
 from kvtransfer.pair_group import RECEIVER, MakeGroup, PairGroup
-from protocol.link_messages import GroupOffer, GroupRefused, GroupTold
+from protocol.link_messages import GroupEnded, GroupOffer, GroupTold
 from protocol.messages import Peer
 from runtime.logs import get_logger
 from runtime.postbox import Postbox
 
-MAX_LINES = 256
-"""Senders at a time, each with a thread."""
 MAX_TOLD = 1024
 """Frames of one sender that were told of and aren't here; it has ended the group before."""
 NUM_BUFFERS = 4
 """Frames of one sender that have come and aren't handed on."""
+
+_NAME = re.compile("[0-9a-f]{16}")
 
 log = get_logger("group")
 
@@ -32,8 +33,6 @@ class _Line:
         self._on_frame = on_frame
         self._told: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._free: queue.SimpleQueue[bytearray | None] = queue.SimpleQueue()
-        for _ in range(NUM_BUFFERS):
-            self._free.put(bytearray(max_frame_bytes))
         self._num_told = 0
 
     def told(self, told: GroupTold) -> str:
@@ -53,7 +52,11 @@ class _Line:
 
     def work(self, group: PairGroup) -> None:
         """In the thread: receive what was told."""
+        for _ in range(NUM_BUFFERS):
+            self._free.put(bytearray(self._max_frame_bytes))
         while (size := self._told.get()) is not None and (buffer := self._free.get()) is not None:
+            if self.line.is_closed:
+                return
             group.receive(buffer, size)
             self.line.on_loop(self._landed, buffer, size)
 
@@ -89,32 +92,40 @@ class GroupReceiver(GroupEnd[_Line]):
         if self.of(sender, offer.group) is not None:
             return
         self.lost(sender)
-        refusal = self._refusal(offer)
+        refusal = self._refusal(sender, offer)
         if refusal:
-            self.postbox.send(sender, GroupRefused(offer.group, refusal))
+            self.postbox.send(sender, GroupEnded(offer.group, refusal))
             return
-        line = GroupLine(self.postbox, sender, offer.group, lambda reason: self._failed(sender, reason))
+        line = GroupLine(self.postbox, sender, offer.group, lambda reason: self.failed(sender, reason))
         self.lines[sender] = end = _Line(line, self._max_frame_bytes, self._take)
         try:
             line.start(self._make, RECEIVER, end.work)
         except OSError as error:
-            self._failed(sender, str(error))
+            self.failed(sender, str(error))
 
     def told(self, sender: Peer, told: GroupTold) -> None:
         """Frames come."""
         end = self.of(sender, told.group)
-        fault = end.told(told) if end is not None else ""
+        if end is None:
+            self.postbox.send(sender, GroupEnded(told.group, "this worker has no such group"))
+            return
+        fault = end.told(told)
         if fault:
-            self._failed(sender, fault)
+            self.failed(sender, fault)
 
-    def _refusal(self, offer: GroupOffer) -> str:
+    def ended(self, sender: Peer, message: GroupEnded) -> None:
+        """A sender has left its group."""
+        if self.of(sender, message.group) is not None:
+            self.lost(sender)
+
+    def _refusal(self, sender: Peer, offer: GroupOffer) -> str:
+        if not _NAME.fullmatch(offer.group):
+            return "that is no group's name"
         if offer.backend != self._backend:
             return f"this worker's groups are of {self._backend}"
         if offer.device and offer.device == self._device:
             return "both workers are on one GPU"
-        if len(self.lines) >= MAX_LINES:
-            return f"there are {MAX_LINES} groups already"
-        return ""
+        return self.no_room(sender)
 
     def _take(self, frame: memoryview) -> None:
         self.received_bytes += len(frame)
@@ -122,11 +133,3 @@ class GroupReceiver(GroupEnd[_Line]):
             self._handler(frame)
         except Exception:
             log.exception("frame_handler_failed")
-
-    def _failed(self, peer: Peer, reason: str) -> None:
-        """Say so to the sender, which would go on."""
-        log.every(60.0, f"{peer.id} {reason}").warning("group_failed", peer=peer.id, reason=reason)
-        end = self.lines.get(peer)
-        if end is not None:
-            self.postbox.send(peer, GroupRefused(end.line.group, reason))
-        self.lost(peer)

@@ -10,6 +10,7 @@ from datetime import timedelta
 from torch.distributed.distributed_c10d import Store
 
 MAX_KEYS = 64
+MAX_KEY_CHARS = 256
 MAX_VALUE_BYTES = 16 << 10
 """A backend sets an address or two, of some hundred bytes."""
 
@@ -19,7 +20,7 @@ class StoreError(RuntimeError):
 
 
 class BusStore(Store):
-    """Called by a backend in its own thread, and by ``hear`` on the event loop. Holds few and short entries.
+    """Called by a backend in its own threads, and by ``hear`` on the event loop. Holds few and short entries.
 
     Backends need only what is here: each rank sets its address, and gets the other's. Counters (``add``), which
     need one place for both, aren't built; torch raises for them.
@@ -30,36 +31,56 @@ class BusStore(Store):
         super().__init__()
         self._tell = tell
         self._within_s = within_s
-        self._entries: dict[str, bytes] = {}
+        self._mine: dict[str, bytes] = {}
+        self._theirs: dict[str, bytes] = {}
         self._changed = threading.Condition()
         self._over = ""
+        self._is_sealed = False
 
     def hear(self, key: str, value: bytes) -> None:
         """The other rank has set ``key``. Raises ``StoreError`` for more than a backend needs."""
-        if len(value) > MAX_VALUE_BYTES or len(self._entries) >= MAX_KEYS:
-            raise StoreError(f"an entry of {len(value)} bytes, with {len(self._entries)} there already")
+        if len(key) > MAX_KEY_CHARS or len(value) > MAX_VALUE_BYTES or len(self._theirs) >= MAX_KEYS:
+            raise StoreError(
+                f"an entry of {len(value)} bytes under a key of {len(key)}, with {len(self._theirs)} there already"
+            )
         with self._changed:
-            self._entries[key] = value
-            self._changed.notify_all()
+            if not self._is_sealed:
+                self._theirs[key] = value
+                self._changed.notify_all()
+
+    def meet(self, rank: int) -> None:
+        """Return when both ranks are here: backends may wait for the other without end. Raises ``StoreError``."""
+        self.set(f"here/{rank}", b"1")
+        self.wait([f"here/{1 - rank}"])
+
+    def seal(self) -> None:
+        """Both ranks have joined: from now on nothing is heard or told. What NCCL sets when it fails stays here."""
+        with self._changed:
+            self._is_sealed = True
 
     def give_up(self, reason: str) -> None:
-        """Whoever waits for an entry waits in vain."""
+        """Whoever waits for an entry, or sets one, does so in vain."""
         with self._changed:
             self._over = reason
             self._changed.notify_all()
 
     def set(self, key: str, value: bytes | str) -> None:
-        """An entry of this rank."""
+        """An entry of this rank. Raises ``StoreError`` once all is over."""
         data = value.encode() if isinstance(value, str) else bytes(value)
         with self._changed:
-            self._entries[key] = data
+            if self._over:
+                raise StoreError(self._over)
+            self._mine[key] = data
             self._changed.notify_all()
-        self._tell(key, data)
+            is_sealed = self._is_sealed
+        if not is_sealed:
+            self._tell(key, data)
 
     def get(self, key: str) -> bytes:
         """The entry of either rank, once it is there. Raises ``StoreError``."""
         self.wait([key])
-        return self._entries[key]
+        with self._changed:
+            return self._mine[key] if key in self._mine else self._theirs[key]
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Return when all are there, within the shorter of both times. Raises ``StoreError``."""
@@ -74,4 +95,4 @@ class BusStore(Store):
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all are there."""
-        return all(key in self._entries for key in keys)
+        return all(key in self._mine or key in self._theirs for key in keys)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from engine.child import ChildPort, EngineStartError, start_engine
 from engine.config import AUTO_LEN, EngineConfig
-from engine.device import INTERPRETER
 from kvtransfer.choose_link import LinkError, choose_link
 from kvtransfer.ledger import ledger
 from kvtransfer.node import WorkerNode, capacity, worker_metrics
@@ -113,9 +112,8 @@ async def _on_the_bus(
     bus = await connect_bus(url, name=me.id, tls=tls, on_wait=waiting)
     contents = await connect_bus(url, name=f"{me.id}-contents", tls=tls, on_wait=waiting)
     postbox = Postbox(bus, me)
-    on_gpu = engine.started.layout.is_plain and settings.device != INTERPRETER
     try:
-        link = choose_link(settings, postbox, contents, on_gpu=on_gpu)
+        link = choose_link(settings, postbox, contents)
     except LinkError as error:
         log.error("no_link", reason=str(error))
         await contents.close()

@@ -58,13 +58,16 @@ class Link(Protocol):
 
     @property
     def sharing(self) -> Sequence[str]:
-        """Ids of the workers that share memory with this one just now."""
+        """Ids of the workers that are reached past the bus just now."""
 
     def offer(self, to: Peer) -> None:
         """Say that frames for this life of a worker will come, so that what must be agreed on is."""
 
-    def send(self, to: Peer, frame: Frame) -> str:
-        """Queue a frame; it may be lost. Returns the name of the link that took it. Raises ``PayloadTooLarge``."""
+    def send(self, to: Peer, frame: Frame, *, again: bool = False) -> str:
+        """Queue a frame; it may be lost. Returns the name of the link that took it. Raises ``PayloadTooLarge``.
+
+        ``again``: it went before and didn't arrive. A link made of two takes the other one then.
+        """
 
     async def drain(self, to: Peer) -> None:
         """Return when what was sent to ``to`` has left this process: the sender's back-pressure."""
@@ -117,7 +120,7 @@ class BusLink(PlainLink):
         """The server's payload limit."""
         return self.bus.max_payload
 
-    def send(self, to: Peer, frame: Frame) -> str:
+    def send(self, to: Peer, frame: Frame, *, again: bool = False) -> str:
         """Queue a frame."""
         payload = b"".join(frame)
         self.bus.publish(subjects.contents(to.id), payload)
@@ -166,7 +169,7 @@ class MemoryLink(PlainLink):
         self._waiting: list[tuple[str, bytes]] = []
         self._receiving: set[str] = set()
 
-    def send(self, to: Peer, frame: Frame) -> str:
+    def send(self, to: Peer, frame: Frame, *, again: bool = False) -> str:
         """Queue a frame for the next ``drain``."""
         payload = b"".join(frame)
         if len(payload) > self.max_frame_bytes:

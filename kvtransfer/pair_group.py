@@ -5,6 +5,8 @@ All calls block and are made from one thread. What fails raises ``GroupError``, 
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,11 +17,18 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 SENDER, RECEIVER = 0, 1
-OP_S = 10.0
+OP_S = 5.0
 """Longest that one frame may take: a receiver that is stopped for longer has lost its group."""
 MAX_REASON_CHARS = 200
 TAG = 0
 """Frames come in the order in which they were sent."""
+
+NCCL_WAITS = {
+    "TORCH_NCCL_BLOCKING_WAIT": "1",
+    "TORCH_NCCL_USE_COMM_NONBLOCKING": "1",
+    "TORCH_NCCL_NONBLOCKING_TIMEOUT": str(int(OP_S)),
+}
+"""Who waits for NCCL waits for a bounded time and is told of an error. Else a thread of torch's ends the process."""
 
 
 class GroupError(Exception):
@@ -40,31 +49,48 @@ MakeGroup = Callable[[c10d.Store, int], PairGroup]
 """``make(store, rank)`` returns when both ranks are there. Raises ``GroupError``."""
 
 
+class Gloo:
+    """Makes groups between CPUs. They share one device: a listening address, and a thread for all connections."""
+
+    def __init__(self, host: str) -> None:
+        """``host``: a name or address of this machine at which other ranks reach it. Looked up with the first group."""
+        self._host = host
+        self._lock = threading.Lock()
+        self._device: Any = None
+
+    def __call__(self, store: c10d.Store, rank: int) -> GlooGroup:
+        """See ``MakeGroup``."""
+        with self._lock, _errors_of_torch():
+            if self._device is None:
+                self._device = c10d.ProcessGroupGloo.create_device(hostname=self._host)
+        return GlooGroup(self._device, store, rank)
+
+
 class GlooGroup:
     """Between CPUs, over TCP."""
 
-    def __init__(self, host: str, store: c10d.Store, rank: int) -> None:
-        """``host``: a name or address of this machine at which the other rank reaches it."""
+    def __init__(self, device: Any, store: c10d.Store, rank: int) -> None:
+        """``device`` is one of gloo's."""
         self._other = 1 - rank
         self._store = store
         options: Any = c10d.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # its stub lacks it
         options._timeout = timedelta(seconds=OP_S)
         options._threads = 1
+        options._devices = [device]
         with _errors_of_torch():
-            options._devices = [c10d.ProcessGroupGloo.create_device(hostname=host)]
             self._group: Any = c10d.ProcessGroupGloo(store, rank, 2, options)
 
     def send(self, frame: bytearray, num_bytes: int) -> None:
         """See ``PairGroup``."""
         if num_bytes:
             with _errors_of_torch():
-                _finish(self._group.send([_bytes_of(frame, num_bytes)], self._other, TAG))
+                self._group.send([_bytes_of(frame, num_bytes)], self._other, TAG).wait(timedelta(seconds=OP_S))
 
     def receive(self, into: bytearray, num_bytes: int) -> None:
         """See ``PairGroup``."""
         if num_bytes:
             with _errors_of_torch():
-                _finish(self._group.recv([_bytes_of(into, num_bytes)], self._other, TAG))
+                self._group.recv([_bytes_of(into, num_bytes)], self._other, TAG).wait(timedelta(seconds=OP_S))
 
 
 class NcclGroup:
@@ -75,15 +101,17 @@ class NcclGroup:
 
     def __init__(self, max_frame_bytes: int, store: c10d.Store, rank: int) -> None:
         """On this process's GPU, which mustn't be the other's."""
-        device = torch.device("cuda", 0)
         self._other = 1 - rank
         self._store = store
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._there = torch.empty(max_frame_bytes, dtype=torch.uint8, device=device)
-        self._here = torch.empty(max_frame_bytes, dtype=torch.uint8, pin_memory=True)
+        for name, value in NCCL_WAITS.items():
+            os.environ.setdefault(name, value)
         options = c10d.ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=OP_S)
         with _errors_of_torch():
+            device = torch.device("cuda", 0)
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._there = torch.empty(max_frame_bytes, dtype=torch.uint8, device=device)
+            self._here = torch.empty(max_frame_bytes, dtype=torch.uint8, pin_memory=True)
             self._group: Any = c10d.ProcessGroupNCCL(store, rank, 2, options)
 
     def send(self, frame: bytearray, num_bytes: int) -> None:
@@ -91,10 +119,10 @@ class NcclGroup:
         if not num_bytes:
             return
         here, there = self._here[:num_bytes], self._there[:num_bytes]
-        here.copy_(_bytes_of(frame, num_bytes))
         with _errors_of_torch(), torch.cuda.stream(self._stream):
+            here.copy_(_bytes_of(frame, num_bytes))
             there.copy_(here, non_blocking=True)
-            self._group.send([there], self._other, TAG).wait()
+            self._group.send([there], self._other, TAG).wait(timedelta(seconds=OP_S))
             self._stream.synchronize()
 
     def receive(self, into: bytearray, num_bytes: int) -> None:
@@ -103,15 +131,18 @@ class NcclGroup:
             return
         here, there = self._here[:num_bytes], self._there[:num_bytes]
         with _errors_of_torch(), torch.cuda.stream(self._stream):
-            self._group.recv([there], self._other, TAG).wait()
+            self._group.recv([there], self._other, TAG).wait(timedelta(seconds=OP_S))
             here.copy_(there, non_blocking=True)
             self._stream.synchronize()
-        _bytes_of(into, num_bytes).copy_(here)
+            _bytes_of(into, num_bytes).copy_(here)
 
 
 def gpu_name() -> str:
-    """This process's GPU, by a name that no other in the world has."""
-    return str(torch.cuda.get_device_properties(0).uuid)
+    """This process's GPU, by a name that no other in the world has. Raises ``GroupError`` if there is none of use."""
+    if not (torch.cuda.is_available() and torch.distributed.is_nccl_available()):
+        raise GroupError("torch finds none here")
+    with _errors_of_torch():
+        return str(torch.cuda.get_device_properties(0).uuid)
 
 
 @contextmanager
@@ -125,7 +156,3 @@ def _errors_of_torch() -> Iterator[None]:
 
 def _bytes_of(data: bytearray, num_bytes: int) -> Tensor:
     return torch.frombuffer(data, dtype=torch.uint8, count=num_bytes)
-
-
-def _finish(work: c10d.Work) -> None:
-    work.wait(timedelta(seconds=OP_S))

@@ -21,6 +21,9 @@ from runtime.repeats import Repeats
 MAX_SENDS = 4
 """A piece is sent once and asked for again three times at the most; then the transfer has failed."""
 
+MAX_SAME_WAY = 2
+"""Then it takes another way where the link has one: the first may be stuck without knowing."""
+
 _ENDS = frozenset({State.ADOPTED, State.FAILED, State.REFUSED, State.CANCELLED, State.RELEASED})
 
 
@@ -147,7 +150,7 @@ class Sender:
         data = self._parts.contents.read(piece.range, self._pieces.table(planned))
         frame, digest = pack_piece(piece, self._bound, data)
         self._pieces.sent(planned, digest, self._loop.time())
-        self._links.add(self._parts.link.send(self.to, frame))
+        self._links.add(self._parts.link.send(self.to, frame, again=planned.num_sends > MAX_SAME_WAY))
 
     def _send_record(self) -> None:
         if self._record is None or self._grant is None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GroupOffer:
-    """Prefill → decode worker: make a process group of two with me, as rank 1. Answered by GroupWords, or GroupRefused.
+    """Prefill → decode worker: make a process group of two with me, as rank 1. Answered by GroupWords, or GroupEnded.
 
-    ``backend`` is "gloo" or "nccl"; ``device`` names the sender's GPU ("" for a CPU): NCCL takes no two ranks of one.
+    ``group`` is 16 hex digits. ``backend`` is "gloo" or "nccl"; ``device`` names the sender's GPU ("" for a CPU):
+    NCCL takes no two ranks of one.
     """
 
     group: str
@@ -27,8 +28,8 @@ class GroupWord:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupRefused:
-    """Decode → prefill worker: no such group is made, or this one is over."""
+class GroupEnded:
+    """Either → the other: no such group is made, or it is over."""
 
     group: str
     reason: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protocol.attempt_messages import Cancel, Failed, Finished, Released, Stop, Wanted
-from protocol.link_messages import GroupOffer, GroupRefused, GroupTold, GroupWord
+from protocol.link_messages import GroupEnded, GroupOffer, GroupTold, GroupWord
 from protocol.peers import AttemptRef, Envelope, Key, Peer
 from protocol.request_messages import Accepted, Demand, PrefillRequest, Refused, Reserve, Tail
 from protocol.status_messages import GatewayStatus, WorkerStatus
@@ -32,8 +32,8 @@ __all__ = [
     "GatewayStatus",
     "Grant",
     "GrantRequest",
+    "GroupEnded",
     "GroupOffer",
-    "GroupRefused",
     "GroupTold",
     "GroupWord",
     "KVHandover",
@@ -91,7 +91,7 @@ Message = (
     | Part
     | GroupOffer
     | GroupWord
-    | GroupRefused
+    | GroupEnded
     | GroupTold
 )
 
@@ -119,6 +119,6 @@ TAGS: dict[int, type[Message]] = {
     21: Embedded,
     22: GroupOffer,
     23: GroupWord,
-    24: GroupRefused,
+    24: GroupEnded,
     25: GroupTold,
 }

@@ -158,10 +158,9 @@ class WorkerSettings(ServiceSettings):
     kv_link: str = setting(
         units.one_of(*LINKS),
         AUTO_LINK,
-        "how block contents travel: auto (shared memory between workers that prove to share it, else NCCL between "
-        "GPUs, else NATS), nats, shm (shared memory alone: other pairs fail), gloo or nccl (a connection of each "
-        "pair's own, neither encrypted nor authenticated, for a private network; NATS until it is there). NATS costs "
-        "several times the CPU",
+        "how block contents travel: auto (shared memory between workers that prove to share it, else NATS), nats, shm "
+        "(shared memory alone: other pairs fail), gloo or nccl (a connection of each pair's own, neither encrypted nor "
+        "authenticated, for a private network; NATS until it is there). NATS costs several times the CPU",
         metavar="LINK",
     )
     shm_dir: str = setting(

@@ -116,5 +116,5 @@ def test_the_messages_it_names_exist() -> None:
     section = PAGE.split("## A request's way")[1].split("\n## ")[0]
     named = set(re.findall(r"`([A-Z][A-Za-z]+)`", section))
     assert named <= kinds
-    about_links = {"GroupOffer", "GroupWord", "GroupRefused", "GroupTold"}
+    about_links = {"GroupOffer", "GroupWord", "GroupEnded", "GroupTold"}
     assert kinds - named <= {"WorkerStatus", "GatewayStatus", "Failed", "Part"} | about_links

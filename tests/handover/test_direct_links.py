@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from kvtransfer import group_sender
+from kvtransfer import group_sender, pair_group
 from kvtransfer.auto_link import AutoLink
 from kvtransfer.direct_link import DirectLink
 from kvtransfer.group_link import GroupLink
 from kvtransfer.ledger import ledger
 from kvtransfer.link import Buffer, BusLink, Link
-from kvtransfer.pair_group import GlooGroup
+from kvtransfer.pair_group import Gloo, GlooGroup
 from kvtransfer.segment import Place, Segment
 from kvtransfer.shm_link import ShmLink
 from protocol.codec import decode
@@ -36,7 +35,7 @@ def with_stack(check: Check, folder: Path, kind: str = "shm", *, segment_bytes: 
 
     def direct(postbox: Postbox) -> DirectLink:
         if kind == "gloo":
-            return GroupLink(postbox, "gloo", partial(GlooGroup, "127.0.0.1"))
+            return GroupLink(postbox, "gloo", Gloo("127.0.0.1"))
         return ShmLink(folder, postbox.me, segment_bytes)
 
     async def body() -> None:
@@ -183,5 +182,19 @@ def test_a_group_that_missed_a_message_ends_without_a_loss_and_is_made_anew(
         split, alone = await split_and_alone(gateway, 3)
         assert split == alone
         assert link_of(stack, "prefill-1").counters["gloo"].sent_bytes > before
+
+    with_stack(check, tmp_path, "gloo")
+
+
+def test_frames_that_vanish_cost_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind something that drops packets: nothing arrives by the group, and the sender doesn't know."""
+    monkeypatch.setattr(pair_group, "OP_S", 1.5)
+
+    async def check(stack: Stack, gateway: ScriptedGateway) -> None:
+        await warm(stack, gateway)
+        monkeypatch.setattr(GlooGroup, "send", lambda group, frame, num_bytes: None)
+        split, alone = await split_and_alone(gateway, 0)
+        assert split == alone
+        await until(lambda: link_of(stack, "prefill-1").sharing == [])
 
     with_stack(check, tmp_path, "gloo")

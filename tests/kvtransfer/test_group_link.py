@@ -8,19 +8,19 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import pytest
+import torch
 
-from kvtransfer import group_line, group_receiver, group_sender, pair_group
+from kvtransfer import group_line, group_sender, pair_group
 from kvtransfer.auto_link import AutoLink
 from kvtransfer.choose_link import LinkError, choose_link
 from kvtransfer.group_link import GroupLink
 from kvtransfer.group_sender import GROUP_FULL, MAX_BUFFERS, NOT_JOINED
 from kvtransfer.group_store import MAX_KEYS, MAX_VALUE_BYTES, BusStore, StoreError
-from kvtransfer.pair_group import GlooGroup, GroupError, PairGroup
-from protocol.messages import GroupOffer, GroupRefused, GroupTold, GroupWord, Message, Peer
+from kvtransfer.pair_group import Gloo, GlooGroup, GroupError, PairGroup
+from protocol.messages import GroupEnded, GroupOffer, GroupTold, GroupWord, Message, Peer
 from runtime.memory_bus import MemoryBus, MemoryHub
 from runtime.nats_bus import connect_bus
 from runtime.postbox import Postbox
@@ -28,13 +28,13 @@ from runtime.worker_settings import WorkerSettings
 from tests.support.stack import run, until
 
 P, D, D2 = Peer("prefill-1", "1"), Peer("decode-1", "1"), Peer("decode-1", "2")
-LOCAL = partial(GlooGroup, "127.0.0.1")
+NAME = "0123456789abcdef"
+LOCAL = Gloo("127.0.0.1")
 
 NATS_RECEIVER = """
 import asyncio, sys
-from functools import partial
 from kvtransfer.group_link import GroupLink
-from kvtransfer.pair_group import GlooGroup
+from kvtransfer.pair_group import Gloo
 from protocol.messages import Peer
 from runtime.nats_bus import connect_bus
 from runtime.postbox import Postbox
@@ -43,7 +43,7 @@ async def main():
     bus = await connect_bus(sys.argv[1], name="decode", on_wait=print)
     me = Peer("decode-1", sys.argv[2])
     box = Postbox(bus, me)
-    link = GroupLink(box, "gloo", partial(GlooGroup, "127.0.0.1"))
+    link = GroupLink(box, "gloo", Gloo("127.0.0.1"))
     await link.receive(me, lambda frame: print(len(frame), frame[0], flush=True))
     await box.open()
     await bus.ready()
@@ -80,7 +80,7 @@ class Rig:
     async def actor(self, me: Peer) -> Postbox:
         """A peer whose words are the test's; what it is told is in ``heard``."""
         box = await self.box(me)
-        for kind in (GroupOffer, GroupWord, GroupRefused, GroupTold):
+        for kind in (GroupOffer, GroupWord, GroupEnded, GroupTold):
             box.on(kind, lambda sender, message: self.heard.append((sender, message)))
         return box
 
@@ -117,7 +117,7 @@ def test_a_receiver_that_cant_join_says_why_at_once(
         await rig.receiver(D, [], **given)
         sender.offer(D)
         await until(lambda: not sender._groups_out.lines)
-        assert sender._groups_out._not_before[D] > 0
+        assert sender._groups_out._not_before[D] - asyncio.get_running_loop().time() > group_sender.REJOIN_S
         assert [vars(record)["fields"]["reason"] for record in caplog.records] == [reason]
 
     with_rig(check)
@@ -127,22 +127,22 @@ def test_a_worker_that_receives_nothing_refuses() -> None:
     async def check(rig: Rig) -> None:
         await rig.link(D)
         box = await rig.actor(P)
-        box.send(D, GroupOffer("g", "gloo", ""))
-        await until(lambda: rig.told(GroupRefused) == [GroupRefused("g", "this worker receives nothing")])
+        box.send(D, GroupOffer(NAME, "gloo", ""))
+        await until(lambda: rig.told(GroupEnded) == [GroupEnded(NAME, "this worker receives nothing")])
 
     with_rig(check)
 
 
 def test_there_is_a_limit_to_senders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_receiver, "MAX_LINES", 1)
+    monkeypatch.setattr(group_line, "MAX_LINES", 1)
     monkeypatch.setattr(group_line, "JOIN_S", 0.3)
 
     async def check(rig: Rig) -> None:
         await rig.receiver(D, [])
         first, second = await rig.actor(P), await rig.actor(Peer("prefill-2", "1"))
-        first.send(D, GroupOffer("a", "gloo", ""))
-        second.send(D, GroupOffer("b", "gloo", ""))
-        await until(lambda: GroupRefused("b", "there are 1 groups already") in rig.told(GroupRefused))
+        first.send(D, GroupOffer(NAME, "gloo", ""))
+        second.send(D, GroupOffer("b" * 16, "gloo", ""))
+        await until(lambda: GroupEnded("b" * 16, "there are 1 groups already") in rig.told(GroupEnded))
 
     with_rig(check)
 
@@ -189,10 +189,10 @@ def test_what_cant_be_received_ends_the_group_and_the_sender_hears_it(
     async def check(rig: Rig) -> None:
         receiver = await rig.receiver(D, [])
         box = await rig.actor(P)
-        box.send(D, GroupOffer("g", "gloo", ""))
+        box.send(D, GroupOffer(NAME, "gloo", ""))
         await until(lambda: bool(receiver._groups_in.lines))  # type: ignore[union-attr]
-        box.send(D, GroupTold("g", first, sizes))
-        await until(lambda: rig.told(GroupRefused) == [GroupRefused("g", reason)])
+        box.send(D, GroupTold(NAME, first, sizes))
+        await until(lambda: rig.told(GroupEnded) == [GroupEnded(NAME, reason)])
         assert receiver.sharing == []
 
     with_rig(check)
@@ -207,9 +207,10 @@ def test_words_of_another_group_change_nothing() -> None:
         await until(lambda: sender.sharing == [D.id])
         (line,) = sender._groups_out.lines.values()
         group = line.line.group
-        for message in (GroupTold(group, 0, (1,)), GroupWord(group, "0/0", b"x"), GroupRefused(group, "no")):
+        for message in (GroupTold(group, 0, (1,)), GroupWord(group, "0/0", b"x"), GroupEnded(group, "no")):
             stranger.send(D, message)
             stranger.send(P, message)
+        await until(lambda: [m.group for m in rig.told(GroupEnded)] == [group], 5)
         sender.send(D, [b"frame"])
         await sender.drain(D)
         await until(lambda: frames == [b"frame"])
@@ -235,8 +236,11 @@ def test_a_receiver_that_takes_nothing_fills_its_senders_buffers_and_no_more(mon
         for _ in range(MAX_BUFFERS + 3):
             sender.send(D, [b"1"])
         assert sender.fallbacks[GROUP_FULL] == 3
-        await sender.drain(D)
+        draining = asyncio.ensure_future(sender.drain(D))
+        await asyncio.sleep(0.05)
+        assert not draining.done(), "it waits for room"
         go_on.set()
+        await draining
         await until(lambda: len(frames) == MAX_BUFFERS)
         await until(lambda: sender.try_send(D, [b"2"], 1))
 
@@ -264,7 +268,7 @@ def test_a_handler_that_fails_costs_its_frame_alone() -> None:
     with_rig(check)
 
 
-def test_ranks_of_different_groups_that_meet_part_again() -> None:
+def test_ranks_of_different_groups_that_meet_part_again(caplog: pytest.LogCaptureFixture) -> None:
     class Mirror:
         """Whatever it is sent, with another name."""
 
@@ -278,9 +282,11 @@ def test_ranks_of_different_groups_that_meet_part_again() -> None:
         return Mirror()
 
     async def check(rig: Rig) -> None:
-        sender = await rig.link(P, make=make)
+        sender, _ = await rig.link(P, make=make), await rig.receiver(D, [], make=make)
         sender.offer(D)
         await until(lambda: not sender._groups_out.lines)
+        reasons = [vars(record)["fields"].get("reason") for record in caplog.records]
+        assert "the other rank is of another group" in reasons
 
     with_rig(check)
 
@@ -297,15 +303,33 @@ def test_a_store_gives_what_either_rank_sets_and_takes_no_more_than_it_needs() -
         store.wait(["nobody's"], timedelta(seconds=0.01))
     with pytest.raises(StoreError, match="bytes"):
         store.hear("long", bytes(MAX_VALUE_BYTES + 1))
-    for number in range(MAX_KEYS - 2):
+    for number in range(MAX_KEYS - 1):
         store.hear(str(number), b"")
     with pytest.raises(StoreError, match="there already"):
         store.hear("one more", b"")
+    with pytest.raises(StoreError, match="a key of 257"):
+        BusStore(lambda key, value: None, 0.05).hear("k" * 257, b"")
+
+
+def test_after_joining_a_store_says_and_hears_nothing_and_once_it_is_over_takes_nothing() -> None:
+    told: list[str] = []
+    store = BusStore(lambda key, value: told.append(key), 0.05)
+    store.hear("mine", b"theirs")
+    store.set("mine", b"mine")
+    assert store.get("mine") == b"mine", "the other rank's word doesn't stand in for this one's"
+    store.seal()
+    store.set("exception_dump", b"1")
+    store.hear("exception_dump_of_theirs", b"1")
+    assert told == ["mine"]
+    assert not store.check(["exception_dump_of_theirs"])
+    store.give_up("over")
+    with pytest.raises(StoreError, match="over"):
+        store.set("more", b"")
 
 
 def test_an_address_that_isnt_ours_is_an_error() -> None:
     with pytest.raises(GroupError):
-        GlooGroup("no-such-host.invalid", BusStore(lambda key, value: None, 0.1), 0)
+        Gloo("no-such-host.invalid")(BusStore(lambda key, value: None, 0.1), 0)
 
 
 def test_the_setting_chooses_groups_or_says_what_they_need() -> None:
@@ -314,11 +338,9 @@ def test_the_setting_chooses_groups_or_says_what_they_need() -> None:
         link = choose_link(WorkerSettings(model="toy", kv_link="gloo"), Postbox(bus, P), bus)
         assert isinstance(link, AutoLink)
         assert list(link.counters) == ["gloo", "nats"]
-        with pytest.raises(LinkError, match="needs a CUDA device"):
-            choose_link(WorkerSettings(model="toy", kv_link="nccl"), Postbox(bus, P), bus)
-        for on_gpu in (False, True):  # there is none here
-            link = choose_link(WorkerSettings(model="toy"), Postbox(bus, P), bus, on_gpu=on_gpu)
-            assert link.name == "nats"
+        if not torch.cuda.is_available():
+            with pytest.raises(LinkError, match="needs a CUDA device"):
+                choose_link(WorkerSettings(model="toy", kv_link="nccl"), Postbox(bus, P), bus)
         await bus.close()
 
     run(check)
@@ -404,5 +426,53 @@ def test_the_longest_wait_for_one_frame_is_bounded(monkeypatch: pytest.MonkeyPat
         sender.send(D, [b"anew"])
         await sender.drain(D)
         await until(lambda: frames == [b"anew"])
+
+    with_rig(check)
+
+
+def test_a_thread_that_fails_in_no_known_way_ends_its_group(caplog: pytest.LogCaptureFixture) -> None:
+    def make(store: object, rank: int) -> PairGroup:
+        raise ValueError("unknown")
+
+    async def check(rig: Rig) -> None:
+        sender, receiver = await rig.link(P, make=make), await rig.receiver(D, [])
+        sender.offer(D)
+        await until(lambda: not sender._groups_out.lines and not receiver._groups_in.lines)  # type: ignore[union-attr]
+        assert "group_thread_failed" in [record.getMessage() for record in caplog.records]
+
+    with_rig(check)
+
+
+def test_one_sender_has_a_thread_or_two_here_however_often_it_offers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_line, "JOIN_S", 0.5)
+    go_on = threading.Event()
+
+    def make(store: object, rank: int) -> PairGroup:
+        go_on.wait(10)
+        raise GroupError("late")
+
+    async def check(rig: Rig) -> None:
+        await rig.receiver(D, [], make=make)
+        box = await rig.actor(P)
+        for number in range(20):
+            group = f"{number:016x}"
+            box.send(D, GroupOffer(group, "gloo", ""))
+            box.send(D, GroupWord(group, "here/0", b"1"))
+        await until(lambda: len(rig.told(GroupEnded)) >= 17)
+        assert sum(thread.name == "group-prefill-1" for thread in threading.enumerate()) <= 3
+        go_on.set()
+
+    with_rig(check)
+
+
+def test_the_other_end_hears_that_a_worker_leaves() -> None:
+    async def check(rig: Rig) -> None:
+        sender, receiver = await rig.link(P), await rig.receiver(D, [])
+        for leaver, stays in ((sender, receiver), (receiver, sender)):
+            sender._groups_out._not_before.clear()
+            sender.offer(D)
+            await until(lambda: sender.sharing == [D.id] and receiver.sharing == [P.id])
+            await leaver.close()
+            await until(lambda stays=stays: stays.sharing == [])  # type: ignore[misc]
 
     with_rig(check)

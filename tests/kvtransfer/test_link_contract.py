@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from kvtransfer.auto_link import AutoLink
 from kvtransfer.direct_link import DirectLink
 from kvtransfer.group_link import GroupLink
 from kvtransfer.link import BusLink, Link, MemoryExchange, MemoryLink
-from kvtransfer.pair_group import GlooGroup
+from kvtransfer.pair_group import Gloo
 from kvtransfer.shm_link import ShmLink
 from protocol.messages import Peer
 from runtime.errors import PayloadTooLarge
@@ -41,7 +40,7 @@ async def gloo_pair() -> Pair:
     boxes = [Postbox(MemoryBus(hub), me) for me in (P, D)]
     for box in boxes:
         await box.open()
-    sender, receiver = (GroupLink(box, "gloo", partial(GlooGroup, "127.0.0.1")) for box in boxes)
+    sender, receiver = (GroupLink(box, "gloo", Gloo("127.0.0.1")) for box in boxes)
     return sender, receiver
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +13,7 @@ from engine.core import Model
 from engine.llama import LlamaModel
 from kvtransfer.group_link import GroupLink
 from kvtransfer.link import Link
-from kvtransfer.pair_group import GlooGroup
+from kvtransfer.pair_group import Gloo
 from protocol.messages import Tail
 from protocol.sampling import Sampling
 from runtime.postbox import Postbox
@@ -47,7 +46,7 @@ def prompts(model_dir: Path) -> Prompts:
 
 
 def by_gloo(postbox: Postbox) -> Link:
-    return GroupLink(postbox, "gloo", partial(GlooGroup, "127.0.0.1"))
+    return GroupLink(postbox, "gloo", Gloo("127.0.0.1"))
 
 
 def with_workers(
