@@ -28,6 +28,8 @@ NUM_TOKENS = 16
 AT_A_TIME = 32
 NUM_REQUESTS = 600
 WARM_UP = 200
+SHORT_RUN = 300
+"""Requests of a round that is compared: about a second, so that rounds stand close together."""
 
 
 def measured(gate: Gateway, num_tokens: int, num_requests: int, concurrency: int) -> tuple[Run, float]:
@@ -73,7 +75,7 @@ class Case:
     def cpu_ms(self) -> float:
         """One round: CPU time a request."""
         with self.beside():
-            run, cpu = measured(self.gate, NUM_TOKENS, max(NUM_REQUESTS, 16 * self.at_a_time), self.at_a_time)
+            run, cpu = measured(self.gate, NUM_TOKENS, max(SHORT_RUN, 8 * self.at_a_time), self.at_a_time)
         return cpu / run.num_requests * 1000
 
 
@@ -84,11 +86,11 @@ def cases_of(one: Gateway, many: Gateway) -> list[Case]:
         Case("one process", one, AT_A_TIME, 0),
         Case(f"{n} processes, as many in all", many, AT_A_TIME, 0),
         Case(f"{n} processes, as many for each", many, AT_A_TIME * n, 0),
-        Case(f"one process, a {n}th of them", one, AT_A_TIME // n, 0),
+        Case(f"one process, as many as each of {n}", one, AT_A_TIME // n, 0),
         Case("one process, other core busy", one, AT_A_TIME, 0, neighbor),
         Case(f"{n} processes, as many in all, other core busy", many, AT_A_TIME, 4, neighbor),
         Case(f"{n} processes, as many for each, other core busy", many, AT_A_TIME * n, 4, neighbor),
-        Case(f"one process, a {n}th of them, other core busy", one, AT_A_TIME // n, 4, neighbor),
+        Case(f"one process, as many as each of {n}, other core busy", one, AT_A_TIME // n, 4, neighbor),
     ]
 
 
@@ -105,7 +107,7 @@ def tell_compared(one: Gateway, many: Gateway, num_rounds: int) -> None:
     for case, rounds in zip(cases, found, strict=True):
         ratios = [spent / base for spent, base in zip(rounds, found[case.base], strict=True)]
         print(
-            f"{case.name + f' ({case.at_a_time} at a time)':62} CPU {statistics.median(rounds):.2f} ms a request "
+            f"{case.name + f' ({case.at_a_time} at a time)':64} CPU {statistics.median(rounds):.2f} ms a request "
             f"({min(rounds):.2f} to {max(rounds):.2f}), {statistics.median(ratios) * 100 - 100:+.0f} % "
             f"({min(ratios) * 100 - 100:+.0f} to {max(ratios) * 100 - 100:+.0f})"
         )
