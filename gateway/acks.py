@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 PAST_ALL = 2**31 - 1
 """More than any choice's tokens: acknowledges everything, the end included."""
+ALONE = 2.0
+"""Pauses until acks go without being asked. Before that they go with tokens that come: the process is awake then."""
 MAX_ITEMS = 1024
 """Items of one message: 50 KB, under any server's payload limit."""
 
@@ -30,6 +32,7 @@ class Acks:
         self._noted: dict[Peer, dict[Item, int]] = {}
         self._strays: dict[Peer, set[tuple[str, int]]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._ripe_at = 0.0
 
     def __len__(self) -> int:
         """Choices that wait for the next message."""
@@ -53,6 +56,11 @@ class Acks:
         self._noted.pop(worker, None)
         self._strays.pop(worker, None)
 
+    def flush_ripe(self) -> None:
+        """Send what waits if that is long enough; asked whenever tokens have come."""
+        if self._timer is not None and self._loop.time() >= self._ripe_at:
+            self.flush()
+
     def flush(self) -> None:
         """Send what waits."""
         if self._timer is not None:
@@ -70,4 +78,5 @@ class Acks:
 
     def _plan(self) -> None:
         if self._timer is None:
-            self._timer = self._loop.call_later(self._pause_s, self.flush)
+            self._ripe_at = self._loop.time() + self._pause_s
+            self._timer = self._loop.call_later(self._pause_s * ALONE, self.flush)

@@ -30,7 +30,8 @@ class DispatchSettings:
     decode_s: float = 600.0
     """From adoption to the last token: 4,096 tokens at 7 a second."""
     ack_s: float = 0.03
-    """Acks of this long go out together: well under the 100 ms after which emitters repeat."""
+    """Acks of this long go out together, with the next tokens that come; without any after twice as long: well under
+    the 100 ms after which emitters repeat."""
     gap_s: float = 0.05
     """A missing token is asked for after this long: overtaken messages arrive by themselves sooner."""
     wanted_s: float = 1.0

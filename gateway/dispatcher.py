@@ -220,6 +220,7 @@ class GatewayDispatcher:
                 request.hear(sender, event)
             else:
                 self._desk.acks.past_all(sender, event, cancel=True)
+        self._desk.acks.flush_ripe()
 
     def _on_lost(self, worker: Peer) -> None:
         desk = self._desk

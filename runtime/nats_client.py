@@ -6,10 +6,12 @@ connection hanging; so it is switched off here, and `runtime.nats_bus` opens a n
 
 import asyncio
 import ssl
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from runtime.bus import BusCounters
 from runtime.bus_address import BusAddress
@@ -34,13 +36,26 @@ WRITE_BUFFER_BYTES = 1 << 20
 
 
 class _Client(Client):
-    """A nats-py client that logs in over an encrypted line only, where one is asked for.
+    """A nats-py client that logs in over an encrypted line only, where one is asked for, and hears at once.
 
-    nats-py itself leaves that to the server, whose first words come in the clear: whoever sits between
+    nats-py itself leaves the former to the server, whose first words come in the clear: whoever sits between
     could take TLS out of them and read the password.
     """
 
     must_encrypt = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hearers: dict[int, Callable[[str, bytes], None]] = {}
+        """By subscription. nats-py would put each message into a queue and wake a task for it; what doesn't wait
+        needs neither, and a process with few messages at a time pays for both each time."""
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        hear = self.hearers.get(sid)
+        if hear is None:
+            await super()._process_msg(sid, subject, reply, data, headers)
+        else:
+            hear(subject.decode(), data)
 
     def _connect_command(self) -> bytes:
         transport: Any = self._transport
@@ -95,6 +110,25 @@ class NatsConnection:
             await self.close()
             raise
         self._is_open = True
+
+    async def subscribe(self, subject: str, hear: Callable[[str, bytes], None]) -> Callable[[], Awaitable[None]]:
+        """Have ``hear`` called with subject and payload of each message; returns what ends that.
+
+        ``hear`` is called where the line is read: it raises nothing.
+        """
+
+        async def early(message: Msg) -> None:  # the subscription's number isn't known yet
+            hear(message.subject, message.data)
+
+        inner = await self.client.subscribe(subject, cb=early)
+        number: int = inner._id
+        self.client.hearers[number] = hear
+
+        async def end() -> None:
+            self.client.hearers.pop(number, None)
+            await inner.unsubscribe()
+
+        return end
 
     async def wait_lost(self) -> None:
         """Return when the connection has ended, by whichever side."""

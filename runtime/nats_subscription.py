@@ -1,21 +1,10 @@
 """A handler on the NATS bus that follows it from connection to connection."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from nats.aio.msg import Msg
+from collections.abc import Awaitable, Callable
 
 from runtime.bus import Handler
 from runtime.bus_state import BusState
 from runtime.nats_client import NatsConnection
-
-if TYPE_CHECKING:
-    from nats.aio.subscription import Subscription as ClientSubscription
-
-PENDING_MESSAGES_LIMIT = 256 * 1024
-PENDING_BYTES_LIMIT = 64 << 20
-"""What one subscription may have waiting for its handler before newer messages are dropped; as
-much as the server keeps for a slow client, so that neither is the one that always loses."""
 
 
 class NatsSubscription:
@@ -34,7 +23,7 @@ class NatsSubscription:
         self._on_close = on_close
         self._closed = False
         self._connection: NatsConnection | None = None
-        self._inner: ClientSubscription | None = None
+        self._end: Callable[[], Awaitable[None]] | None = None
 
     @property
     def subject(self) -> str:
@@ -50,18 +39,13 @@ class NatsSubscription:
     async def follow(self, connection: NatsConnection) -> None:
         """Make the server of `connection` know that this is open, or closed; idempotent."""
         if self._closed:
-            if self._inner is not None and self._connection is connection:
-                await self._inner.unsubscribe()
-            self._inner = None
+            if self._end is not None and self._connection is connection:
+                await self._end()
+            self._end = None
         elif self._connection is not connection:
             self._connection = connection
-            self._inner = await connection.client.subscribe(
-                self._subject,
-                cb=self._receive,
-                pending_msgs_limit=PENDING_MESSAGES_LIMIT,
-                pending_bytes_limit=PENDING_BYTES_LIMIT,
-            )
+            self._end = await connection.subscribe(self._subject, self._receive)
 
-    async def _receive(self, message: Msg) -> None:
+    def _receive(self, subject: str, payload: bytes) -> None:
         if not self._closed:
-            self._state.call(self._handler, message.subject, message.data)
+            self._state.call(self._handler, subject, payload)

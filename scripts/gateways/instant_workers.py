@@ -35,6 +35,9 @@ from runtime.roster import BEAT_S
 WORDS = tuple(1000 + 7919 * place % 20_000 for place in range(16))
 """Token ids of the default model, each of which is whole characters."""
 
+MAX_ENDED = 4096
+"""Attempts whose end is remembered: some seconds of them, longer than a message is on its way."""
+
 
 @dataclass(slots=True)
 class Going:
@@ -60,6 +63,7 @@ class InstantWorker:
         self._emitter = Emitter(postbox, role)
         self._held: dict[Key, Peer] = {}
         self._going: dict[Key, Going] = {}
+        self._ended: dict[Key, None] = {}
         self._stepping = False
         postbox.on(PrefillRequest, self._prefill)
         postbox.on(Reserve, self._reserve)
@@ -80,19 +84,23 @@ class InstantWorker:
             self._postbox.broadcast(status)
             await asyncio.sleep(BEAT_S)
 
+    def _knows(self, key: Key) -> bool:
+        """A repeated message means an attempt that goes on or has ended: nothing is computed twice."""
+        return key in self._held or key in self._ended
+
     def _hold(self, gateway: Peer, key: Key) -> None:
         self._held[key] = gateway
         self._emitter.begin(key, gateway)
 
     def _reserve(self, gateway: Peer, message: Reserve) -> None:
         key = (message.request_id, message.attempt)
-        if key not in self._held:
+        if not self._knows(key):
             self._hold(gateway, key)
         self._postbox.send(gateway, Accepted(*key, self._role))
 
     def _prefill(self, gateway: Peer, message: PrefillRequest) -> None:
         key = (message.request_id, message.attempt)
-        if key in self._held:
+        if self._knows(key):
             return
         self._hold(gateway, key)
         self._postbox.send(gateway, Accepted(*key, self._role))
@@ -111,6 +119,8 @@ class InstantWorker:
 
     def _adopt(self, prefill: Peer, message: KVHandover) -> None:
         key = (message.request_id, message.attempt)
+        if key in self._ended:
+            return
         if key not in self._held:
             self._hold(message.gateway, key)
         if key not in self._going:
@@ -142,6 +152,9 @@ class InstantWorker:
     def _end(self, key: Key) -> None:
         self._held.pop(key, None)
         self._going.pop(key, None)
+        self._ended[key] = None
+        if len(self._ended) > MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
         self._emitter.retire(key)
 
     def _drop(self, key: Key) -> None:
@@ -155,7 +168,7 @@ class InstantWorker:
 
     def _wanted(self, sender: Peer, message: Wanted) -> None:
         for ref in message.attempts:
-            if (ref.request_id, ref.attempt) not in self._held:
+            if not self._knows((ref.request_id, ref.attempt)):
                 failed = Failed(ref.request_id, ref.attempt, self._role, Code.UNKNOWN, "not here")
                 self._postbox.send(sender, failed)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from gateway.acks import Acks
 from protocol.messages import (
     Ack,
     Cancel,
@@ -61,6 +64,22 @@ def test_acks_are_collected_into_one_message_a_worker() -> None:
             last = acks[-1]
             assert isinstance(last, Ack)
             assert {item.next_index for item in last.items} == {5}
+
+    run(work())
+
+
+@pytest.mark.parametrize(("pause_s", "num_sent"), [(0.0, 1), (60.0, 0)])
+def test_acks_that_have_waited_long_enough_go_when_tokens_come(pause_s: float, num_sent: int) -> None:
+    async def work() -> None:
+        async with rig() as r:
+            d = await r.decode()
+            heard = d.also_hear(Ack)
+            acks = Acks(r.postbox, pause_s)
+            acks.note(d.me, "req-1", 1, 0, 5)
+            acks.flush_ripe()
+            assert len(acks) == 1 - num_sent
+            acks.flush()
+            await r.until(lambda: len(heard) == 1)
 
     run(work())
 

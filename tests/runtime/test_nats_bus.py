@@ -57,6 +57,25 @@ def test_waiting_for_a_server_can_be_cancelled(nats_server: Any, run: Any) -> No
     run(main())
 
 
+def test_messages_of_several_subscriptions_are_heard_in_the_order_in_which_they_were_sent(
+    nats_server: Any, run: Any
+) -> None:
+    nats_server.start()
+
+    async def main() -> None:
+        bus = await connect_bus(nats_server.url, name="t", on_wait=Reasons())
+        heard: list[bytes] = []
+        for subject in ("one", "other"):
+            bus.subscribe(subject, lambda _, payload: heard.append(payload))
+        for number in range(100):
+            bus.publish(("one", "other")[number % 2], b"%d" % number)
+        await bus.drain()
+        assert heard == [b"%d" % number for number in range(100)]
+        await bus.close()
+
+    run(main())
+
+
 def test_credentials_in_the_address_are_used_and_never_said(nats_server: Any, run: Any) -> None:
     nats_server.start("--user", "worker", "--pass", "s/cret")
     good = nats_server.url.replace("://", "://worker:s%2Fcret@")
