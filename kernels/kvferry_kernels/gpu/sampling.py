@@ -16,7 +16,7 @@ from kvferry_kernels.gpu.logits_row import likeliest, list_ids, total_weight
 from kvferry_kernels.gpu.operand import check
 from kvferry_kernels.gpu.philox import uniform
 from kvferry_kernels.gpu.ranking import above, floor_of_top_k, last_kept, logit_of, weight_of
-from kvferry_kernels.gpu.shipped import Shipped
+from kvferry_kernels.gpu.shipped import FUSED, Shipped
 
 TILE = 4096
 """Logits read at once: eight a thread, 16 KiB a program, which is what keeps its share of the memory busy."""
@@ -200,6 +200,7 @@ def sample(
         CHUNK=CHUNK,
         num_warps=NUM_WARPS,
         num_stages=1,
+        **FUSED,
     )
     return tokens
 
