@@ -27,6 +27,7 @@ from engine.api import (
 from engine.batcher import Work, build_batch
 from engine.block_pool import BlockPool
 from engine.book import Book
+from engine.device_sampler import Choose, choose_on_host
 from engine.errors import BrokenPromise
 from engine.guidance import Guidance
 from engine.guide import GrammarError
@@ -44,7 +45,7 @@ from engine.progress import Progress
 from engine.promises import reserved_blocks, spare_blocks
 from engine.request import Task
 from engine.rows import rows_of, within_logits
-from engine.sampler import GuidedError, Row, Sampled, SamplingError, sample
+from engine.sampler import GuidedError, Row, Sampled, SamplingError
 from engine.settings import EngineSettings
 from engine.staging import Staging
 from engine.step_budget import StepBudget
@@ -71,11 +72,12 @@ class Engine:
         staging: Staging | None = None,
         turns: Turns | None = None,
         guides: Guides | None = None,
+        choose: Choose = choose_on_host,
     ) -> None:
         """Take over ``memory``, whose layout is the model's.
 
-        ``staging`` is for a model on another device; ``turns`` hears of layers that are done. Without ``guides``
-        requests with a grammar are refused.
+        ``staging`` and ``choose`` are for a model on another device; ``turns`` hears of layers that are done. Without
+        ``guides`` requests with a grammar are refused.
         """
         if model.layout.block_size != BLOCK_SIZE or memory.layout != model.layout:
             raise ValueError("the pool's memory must have the model's layout")
@@ -85,6 +87,7 @@ class Engine:
         self._cache = self._staging.cache
         self._settings = settings
         self._turns = turns or NoTurns()
+        self._choose = choose
         self._budget = StepBudget(settings.itl_limit_s)
         settle = self._staging.settle if self._staging.is_apart else None
         self._pool = BlockPool(memory.num_blocks, settings.enable_prefix_caching, settle)
@@ -316,7 +319,7 @@ class Engine:
             rows += own
             counts.append(len(own))
             logits_row += 0 if task.request.sampling.pooling else work.num_rows
-        tokens = sample(logits.cpu().numpy(), rows) if rows else []
+        tokens = self._choose(logits, rows) if rows else []
         faults = [token for token in tokens if type(token) is SamplingError]
         if faults and len(faults) == len(tokens):
             raise faults[0]  # that is the model's doing, not one request's

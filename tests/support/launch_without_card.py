@@ -21,6 +21,7 @@ from kvferry_kernels.gpu import (
     quantized_rows,
     rotary,
     rotary_cache,
+    sampling,
 )
 from kvferry_kernels.gpu.attention import Attention
 from kvferry_kernels.gpu.block_copy import BlockPlanes, gather_blocks, scatter_blocks
@@ -90,10 +91,12 @@ def launch_rows() -> list[str]:
     rotary_cache.rotate_and_cache(qkv, slots, table, table, slots, cache, cache.clone())
     activation.silu_and_mul(torch.zeros(2, 2 * 14336).bfloat16())
     quantized_rows.quantize_rows(torch.zeros(2, 14336).bfloat16())
+    records = sampling.records([sampling.Ask(1), sampling.Ask(0)]).clone()  # aligned as torch does
+    sampling.sample(torch.zeros(2, 128256), records)
     matmul.matmul(hidden, torch.zeros(64, 4096).bfloat16())
     fp8 = torch.zeros(2, 256).to(torch.float8_e4m3fn)
     fp8_matmul.fp8_matmul(fp8, torch.ones(2), fp8, torch.ones(2), torch.bfloat16)
-    return ["rms_norm", "add_rms_norm", "rotate", "rotate_and_cache", "silu_and_mul", "quantize_rows"]
+    return ["rms_norm", "add_rms_norm", "rotate", "rotate_and_cache", "silu_and_mul", "quantize_rows", "sample"]
 
 
 def say(names: list[str], found: list[Any]) -> None:
