@@ -25,6 +25,7 @@ from engine.guide import GrammarError
 from engine.guides import Guides
 from engine.llama import LlamaModel
 from engine.loop import run_loop
+from engine.memory import pinnable_bytes
 from engine.model_config import read_model_config
 from engine.pool_memory import PoolMemory
 from engine.port import SocketCommands, Started
@@ -116,7 +117,8 @@ def load_engine(config: EngineConfig, turns: Turns) -> LoadedEngine:
     )
     ready = Ready(num_blocks, longest, model.weight_bytes, weights, model.numerics)
     guides = _guides(folder, model.config.vocab_size)
-    engine = Engine(model, pool, settings, Staging(pool, torch_device(device)), turns, guides, chooser(device))
+    staging = Staging(pool, torch_device(device), max_pinned_bytes=pinnable_bytes(config.host_workers))
+    engine = Engine(model, pool, settings, staging, turns, guides, chooser(device))
     return LoadedEngine(engine, pool, Started(ready, model.layout, folder.name), model.is_compiled)
 
 

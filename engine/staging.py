@@ -8,6 +8,7 @@ block is given to somebody else.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -25,9 +26,18 @@ class Staging:
     """``cache`` is what the model computes with, by model layer; ``is_apart`` if that isn't the pool's memory."""
 
     def __init__(
-        self, memory: PoolMemory, device: str = "cpu", *, apart: bool = False, stream: CopyStream | None = None
+        self,
+        memory: PoolMemory,
+        device: str = "cpu",
+        *,
+        apart: bool = False,
+        stream: CopyStream | None = None,
+        max_pinned_bytes: int = sys.maxsize,
     ) -> None:
-        """``apart``: keep a cache of its own in any case. ``stream`` is where copies are done."""
+        """``apart``: keep a cache of its own in any case. ``stream`` is where copies are done.
+
+        A larger pool than ``max_pinned_bytes`` isn't pinned for a card.
+        """
         self._fetched: dict[tuple[Key, int], int] = {}
         self._under_way: deque[tuple[Copy, Sequence[int]]] = deque()
         self._busy: dict[int, Copy] = {}
@@ -36,12 +46,12 @@ class Staging:
         self.is_apart = apart or device != "cpu" or memory.layout.is_plain
         self.cache: list[LayerCache]
         if self.is_apart:
-            self._keep_apart(memory, torch.device(device))
+            self._keep_apart(memory, torch.device(device), max_pinned_bytes)
             self._stream = stream or (CudaStream(torch.device(device)) if device != "cpu" else LateStream())
         else:
             self.cache = map_cache(memory.buffer, memory.layout, memory.num_blocks)
 
-    def _keep_apart(self, memory: PoolMemory, device: torch.device) -> None:
+    def _keep_apart(self, memory: PoolMemory, device: torch.device, max_pinned_bytes: int) -> None:
         layout, num_blocks = memory.layout, memory.num_blocks
         flat = torch.zeros(cache_bytes(layout, num_blocks), dtype=torch.uint8, device=device)
         self.cache = split_cache(flat, layout, num_blocks)
@@ -52,7 +62,7 @@ class Staging:
         host = host_pieces(memory.buffer, layout)
         self._copies = InPieces(self.cache, layout, host)
         if device.type == "cuda":
-            self._unpin = pin(host, device)
+            self._unpin = pin(host, device, max_pinned_bytes)
 
     def fetch(self, key: Key, choice: int, blocks: Sequence[int]) -> Copy:
         """Final blocks of a branch, all so far in order: those that weren't fetched yet go to the host."""

@@ -15,6 +15,7 @@ from engine.block_copies import ByIndex, InPieces, host_pieces, runs
 from engine.copy_stream import CudaStream
 from engine.kv_cache import LayerCache, cache_bytes, split_cache
 from engine.layout import CacheGroup, KVLayout
+from engine.memory import host_memory_bytes, pinnable_bytes
 from engine.pinned import pin
 from engine.pool_memory import PoolMemory
 
@@ -158,6 +159,14 @@ class Runtime:
         return self.answer
 
 
+def test_a_pool_that_is_too_large_for_the_hosts_memory_is_not_pinned(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "engine")
+    pieces = host_pieces(filled_pool(1).buffer, LAYOUT)
+    pin(pieces, torch.device("cpu"), pieces.nbytes - 1)()  # would fail if it asked CUDA
+    assert [message.split()[0] for message in caplog.messages] == ["pool_not_pinned"]
+    assert 0 < pinnable_bytes(2) < host_memory_bytes() // 2
+
+
 @pytest.mark.parametrize("refuses", [False, True])
 def test_the_pool_is_pinned_once_or_else_that_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refuses: bool
@@ -166,7 +175,7 @@ def test_the_pool_is_pinned_once_or_else_that_is_said(
     runtime = Runtime(2 if refuses else 0)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
     pieces = host_pieces(filled_pool(1).buffer, LAYOUT)
-    unpin = pin(pieces, torch.device("cpu"))
+    unpin = pin(pieces, torch.device("cpu"), pieces.nbytes)
     unpin()
     undone = [] if refuses else [("unregister", pieces.data_ptr())]
     assert runtime.calls == [("register", pieces.nbytes), *undone]
