@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from engine.errors import BrokenPromise
 from engine.prefix_cache import PrefixCache
 
@@ -13,8 +15,16 @@ class BlockPool:
     ``available``. Taking, holding, dropping, naming and finding are O(1).
     """
 
-    def __init__(self, num_blocks: int, enable_prefix_caching: bool = True) -> None:
-        """All blocks are free. Without prefix caching no block is ever named."""
+    def __init__(
+        self,
+        num_blocks: int,
+        enable_prefix_caching: bool = True,
+        settle: Callable[[int], None] | None = None,
+    ) -> None:
+        """All blocks are free. Without prefix caching no block is ever named.
+
+        ``settle`` is called with a block before ``take`` gives it, if its old content may still be on its way.
+        """
         if num_blocks < 1:
             raise ValueError(f"a pool needs at least one block, not {num_blocks}")
         self.num_blocks = num_blocks
@@ -22,6 +32,7 @@ class BlockPool:
         self._holds = [0] * num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))
         self._cache = PrefixCache()
+        self._settle = settle
 
     @property
     def num_free(self) -> int:
@@ -56,6 +67,8 @@ class BlockPool:
             if oldest is None:
                 raise BrokenPromise("a block was promised, but all are held")
             block = oldest
+        if self._settle is not None:
+            self._settle(block)
         self._holds[block] = 1
         return block
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from engine.api import (
     Adopt,
     Broken,
     Command,
-    Computed,
     GaveBack,
     Grant,
     Key,
@@ -28,6 +27,7 @@ from engine.api import (
 from engine.batcher import Work, build_batch
 from engine.block_pool import BlockPool
 from engine.book import Book
+from engine.device_sampler import Choose, choose_on_host
 from engine.errors import BrokenPromise
 from engine.guidance import Guidance
 from engine.guide import GrammarError
@@ -37,6 +37,7 @@ from engine.kv_cache import copy_block
 from engine.landing import Arrivals
 from engine.layout import BLOCK_SIZE
 from engine.model import Model
+from engine.outbox import Outbox
 from engine.plan import Limits, Plan, Running, plan
 from engine.pool_memory import PoolMemory
 from engine.pooling import take_pooled
@@ -44,7 +45,7 @@ from engine.progress import Progress
 from engine.promises import reserved_blocks, spare_blocks
 from engine.request import Task
 from engine.rows import rows_of, within_logits
-from engine.sampler import GuidedError, Row, Sampled, SamplingError, sample
+from engine.sampler import GuidedError, Row, Sampled, SamplingError
 from engine.settings import EngineSettings
 from engine.staging import Staging
 from engine.step_budget import StepBudget
@@ -71,11 +72,12 @@ class Engine:
         staging: Staging | None = None,
         turns: Turns | None = None,
         guides: Guides | None = None,
+        choose: Choose = choose_on_host,
     ) -> None:
         """Take over ``memory``, whose layout is the model's.
 
-        ``staging`` is for a model on another device; ``turns`` hears of layers that are done. Without ``guides``
-        requests with a grammar are refused.
+        ``staging`` and ``choose`` are for a model on another device; ``turns`` hears of layers that are done. Without
+        ``guides`` requests with a grammar are refused.
         """
         if model.layout.block_size != BLOCK_SIZE or memory.layout != model.layout:
             raise ValueError("the pool's memory must have the model's layout")
@@ -85,8 +87,10 @@ class Engine:
         self._cache = self._staging.cache
         self._settings = settings
         self._turns = turns or NoTurns()
+        self._choose = choose
         self._budget = StepBudget(settings.itl_limit_s)
-        self._pool = BlockPool(memory.num_blocks, settings.enable_prefix_caching)
+        settle = self._staging.settle if self._staging.is_apart else None
+        self._pool = BlockPool(memory.num_blocks, settings.enable_prefix_caching, settle)
         self._book = Book(self._pool)
         self._intake = Intake(self._book, settings, model.config.vocab_size)
         self._guidance = Guidance(self._book, guides)
@@ -94,6 +98,8 @@ class Engine:
         self._progress = Progress(self._book, settings.max_model_len, self._copy_block)
         self.clock = StepClock()
         self._results: list[Result] = []
+        self._outbox = Outbox(self._staging)
+        self._tell: Callable[[Report], None] | None = None
         self._failures = 0
         self._blocked = False
         self._told_early = False
@@ -111,8 +117,7 @@ class Engine:
             case Grant():
                 self._results.append(self._arrivals.grant(command))
             case Adopt():
-                self._staging.place(self._arrivals.landed_blocks(command.key))
-                self._results += self._arrivals.adopt(command)
+                self._adopt(command)
             case StopChoice():
                 self._stop(command)
             case Ping():
@@ -124,7 +129,7 @@ class Engine:
 
     def has_work(self) -> bool:
         """Whether ``step`` would do something, beside waiting for a command that makes room."""
-        return bool(self._results) or self.has_tasks() or self._guidance.has_news
+        return bool(self._results) or self.has_tasks() or self._guidance.has_news or self._outbox.has_news
 
     def has_tasks(self) -> bool:
         """Whether ``step`` would compute something."""
@@ -134,11 +139,19 @@ class Engine:
     @property
     def expects_news(self) -> bool:
         """Whether there may be work soon, without a command."""
-        return self._guidance.waits
+        return self._guidance.waits or self._outbox.holds
 
     def prepare(self) -> None:
         """Nobody waits for a step: do what the first request of some kind would wait for. Idempotent."""
         self._guidance.prepare()
+
+    def tell_early(self, tell: Callable[[Report], None]) -> None:
+        """Let ``tell`` have results that get ready while a step is computed; without it they wait for its end."""
+        self._tell = tell
+
+    def close(self) -> None:
+        """Nothing will be asked any more: wait for copies that are under way."""
+        self._staging.close()
 
     def num_prompts(self) -> int:
         """Prompts of which more than the last token is still to be computed."""
@@ -147,11 +160,10 @@ class Engine:
 
     def report(self) -> Report:
         """Results since the last report, and the load now."""
-        results, self._results = tuple(self._results), []
-        for result in results:
-            if isinstance(result, Computed):
-                self._staging.fetch(result.key, result.choice, result.blocks)
-        return Report(results, load_of(self._book, self.clock))
+        results, self._results = self._results, []
+        if self._staging.is_apart:
+            results = self._outbox.take(results)
+        return Report(tuple(results), load_of(self._book, self.clock))
 
     def check(self) -> None:
         """Raise ``BrokenPromise`` unless every block is accounted for: one owner per hold, and the sums hold."""
@@ -175,6 +187,12 @@ class Engine:
         self._guidance.ask(request)
         if request.trunk is not None:
             book.wait(request.trunk)
+
+    def _adopt(self, command: Adopt) -> None:
+        """Let a hand-over's choices run; what has landed and isn't there under the same name goes to the device."""
+        landed = self._arrivals.landed_blocks(command.key) if self._staging.is_apart else ()
+        self._results += self._arrivals.adopt(command)
+        self._staging.place([block for block in landed if self._pool.holds(block)])
 
     def _stop(self, command: StopChoice) -> None:
         self._arrivals.stop(command.key, command.choice)
@@ -230,7 +248,7 @@ class Engine:
 
     def _plan(self) -> Plan:
         book = self._book
-        running = running_views(book)
+        running = self._placed(running_views(book))
         limits = Limits(
             self._settings.max_num_seqs,
             self._max_tokens(running),
@@ -239,6 +257,13 @@ class Engine:
         )
         waiting = (waiting_view(book, task) for task in book.waiting if not task.request.unguided)
         return plan(waiting, running, self._pool.num_available, limits)
+
+    def _placed(self, running: list[Running]) -> list[Running]:
+        """Without those whose blocks are still on their way to the device, as long as others can go on."""
+        if not self._staging.places or self._pool.num_available < len(running):
+            return running
+        tasks, is_placing = self._book.tasks, self._staging.is_placing
+        return [each for each in running if not is_placing(tasks[each.age].sequence.blocks)] or running
 
     def _max_tokens(self, running: Sequence[Running]) -> int:
         """Tokens for the next step: beside decoding as many of prompts as its time limit allows."""
@@ -270,6 +295,8 @@ class Engine:
 
     def _run(self, tasks: list[Task], works: list[Work]) -> list[list[Sampled | SamplingError]]:
         """Compute ``works``; returns, for each, the tokens of its ``waiting_choices`` if it completes."""
+        if self._staging.places:
+            self._staging.come_first(block for work in works for block in work.sequence.blocks)
         for work in works:
             copy = work.sequence.make_room(self._pool)
             if copy is not None:
@@ -292,7 +319,7 @@ class Engine:
             rows += own
             counts.append(len(own))
             logits_row += 0 if task.request.sampling.pooling else work.num_rows
-        tokens = sample(logits.cpu().numpy(), rows) if rows else []
+        tokens = self._choose(logits, rows) if rows else []
         faults = [token for token in tokens if type(token) is SamplingError]
         if faults and len(faults) == len(tokens):
             raise faults[0]  # that is the model's doing, not one request's
@@ -346,6 +373,8 @@ class Engine:
     def _layers_done(self, count: int) -> None:
         self._memory.count_layers(count)
         self._turns.layers_done()
+        if self._tell is not None and self._outbox.holds and self._outbox.has_news:
+            self._tell(Report(tuple(self._outbox.take(())), load_of(self._book, self.clock)))
 
     def _copy_block(self, source: int, copy: int) -> None:
         copy_block(self._cache, source, copy)

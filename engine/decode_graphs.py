@@ -8,6 +8,7 @@ See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from torch import Tensor
 from engine.batch import Batch, GroupBatch
 from engine.layout import BLOCK_SIZE
 
+log = logging.getLogger("engine")
+
 NO_SLOT = -1
 """Where nothing is written."""
 
@@ -27,6 +30,11 @@ SIZES = (1, 2, 4, 8, *range(16, 257, 8))
 
 CONTEXTS = tuple(2048 << (2 * step) for step in range(6))
 """What the longest context is rounded up to, in tokens: attention launches a program for each part of it."""
+
+OUT_OF_MEMORY = "out of memory"
+"""So CUDA's own error says it, which torch gives no class of its own."""
+
+HINT = "the rest is launched kernel by kernel; leave more with --gpu-memory-utilization, or --enforce-eager for none"
 
 Compute = Callable[[Batch], Tensor]
 """One forward pass that launches the same kernels for all batches of one shape, and waits for none of them."""
@@ -40,7 +48,10 @@ class Recording(Protocol):
 
 
 Recorder = Callable[[Compute, Batch], tuple[Recording, Tensor]]
-"""Records one pass, and returns with it the tensor that holds its result after each replay."""
+"""Records one pass, and returns with it the tensor that holds its result after each replay.
+
+``torch.OutOfMemoryError`` if the device has no memory for it; then nothing is left of it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +62,10 @@ class _Graph:
 
 
 class DecodeGraphs:
-    """The graphs of one model over one cache, recorded when they are first needed."""
+    """The graphs of one model over one cache, recorded when they are first needed.
+
+    Once there is no memory for one more, none is recorded any more; those that are there go on.
+    """
 
     def __init__(self, compute: Compute, device: torch.device, max_model_len: int, record: Recorder) -> None:
         """``max_model_len`` in tokens bounds the contexts."""
@@ -60,6 +74,7 @@ class DecodeGraphs:
         self._lens = [length for length in CONTEXTS if length < max_model_len] + [max_model_len]
         self._record = record
         self._graphs: dict[tuple[int, int], _Graph] = {}
+        self._is_full = False
 
     def run(self, batch: Batch) -> Tensor | None:
         """Final hidden states of a batch of decodes; they are overwritten by the next. None if it takes no graph."""
@@ -70,15 +85,22 @@ class DecodeGraphs:
         size = SIZES[bisect_left(SIZES, num_seqs)]
         longest = self._lens[bisect_left(self._lens, max(batch.host_context_lens))]
         graph = self._graph(size, longest)
+        if graph is None:
+            return None
         _copy(batch, graph.batch)
         graph.recording.replay()
         return graph.hidden[:num_seqs]
 
-    def _graph(self, size: int, longest: int) -> _Graph:
+    def _graph(self, size: int, longest: int) -> _Graph | None:
         graph = self._graphs.get((size, longest))
-        if graph is None:
-            batch = _nobody(size, longest, -(-self._lens[-1] // BLOCK_SIZE), self._device)
-            graph = self._graphs[size, longest] = _Graph(batch, *self._record(self._compute, batch))
+        if graph is None and not self._is_full:
+            try:
+                batch = _nobody(size, longest, -(-self._lens[-1] // BLOCK_SIZE), self._device)
+                graph = self._graphs[size, longest] = _Graph(batch, *self._record(self._compute, batch))
+            except torch.OutOfMemoryError as error:
+                self._is_full = True
+                text = "no_memory_for_graphs recorded=%d sequences=%d hint=%s reason=%s"
+                log.warning(text, len(self._graphs), size, HINT, error)
         return graph
 
 
@@ -127,9 +149,23 @@ class CudaRecorder:
             compute(batch)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            hidden = compute(batch)
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                hidden = compute(batch)
+        except RuntimeError as error:
+            shortage = _shortage(error)
+            if shortage is None:
+                raise
+            raise torch.OutOfMemoryError(str(shortage)) from error
         return graph, hidden
+
+
+def _shortage(error: BaseException) -> BaseException | None:
+    """The lack of memory that led to an error: a recording that ends in one often fails once more when it is left."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, torch.OutOfMemoryError) and OUT_OF_MEMORY not in str(seen):
+        seen = seen.__context__
+    return seen
 
 
 class Repeating:

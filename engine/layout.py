@@ -38,7 +38,8 @@ class CacheGroup:
 class KVLayout:
     """Cache groups of one model in one dtype. All sizes are derived from it, on every side alike.
 
-    ``is_plain``: blocks are in the order of a GPU's kernels, not in that of a CPU's.
+    ``is_plain``: blocks are in the order of a GPU's kernels, not in that of a CPU's; in a pool on the host each lies in
+    one piece.
     """
 
     groups: tuple[CacheGroup, ...]

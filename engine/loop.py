@@ -13,7 +13,7 @@ NextCommand = Callable[[float | None], Command | None]
 """The next command, or None if none comes within so many seconds; None waits for one, however long."""
 
 NEWS_S = 0.001
-"""Without work it is looked so often whether a grammar is compiled."""
+"""Without work it is looked so often whether a grammar is compiled, or what was computed has arrived on the host."""
 
 
 def run_loop(
@@ -26,9 +26,12 @@ def run_loop(
 
     ``next_command`` is waited for only when the engine has nothing to do, or its step isn't due yet; the answers
     to what is obeyed meanwhile are emitted at once. A report is emitted when it holds results or the load has
-    changed; the first one, at once, holds the load at the start.
+    changed; the first one, at once, holds the load at the start. The engine is closed at the end.
     """
-    _Loop(engine, next_command, emit, turns or NoTurns()).run()
+    try:
+        _Loop(engine, next_command, emit, turns or NoTurns()).run()
+    finally:
+        engine.close()
 
 
 class _Heard(Enum):
@@ -44,6 +47,7 @@ class _Loop:
         self._emit = emit
         self._turns = turns
         self._last = engine.report()
+        engine.tell_early(self._tell)
 
     def run(self) -> None:
         engine, turns = self._engine, self._turns

@@ -10,6 +10,9 @@ from engine.errors import ModelError
 DEFAULT_KV_BYTES = 2 << 30
 """On a CPU memory has other users than us; this much holds 90,000 tokens of the default model."""
 
+PINNED_SHARE = 0.8
+"""Of a worker's part of the host's memory; pinned memory can't be taken back, and processes and files need some."""
+
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -32,6 +35,11 @@ def memory_of(device: str) -> int:
 def part_of_worker(memory_bytes: int, host_workers: int, device: str) -> int:
     """Bytes of a host's memory for one of its workers; a GPU is one worker's own."""
     return memory_bytes // max(1, host_workers) if device == "cpu" else memory_bytes
+
+
+def pinnable_bytes(host_workers: int) -> int:
+    """Bytes of the host's memory that one of its workers may pin for a GPU."""
+    return int(part_of_worker(host_memory_bytes(), host_workers, "cpu") * PINNED_SHARE)
 
 
 def kv_budget_bytes(

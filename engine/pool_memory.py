@@ -1,7 +1,9 @@
 """The pool's bytes, shared by a worker's engine and io process: one anonymous file, mapped by both.
 
 Page 0 holds the progress counter, and the marks of the keys that are in the step being computed: whose step
-it was can still be read when the engine has died in it. Block contents follow. Imports no torch.
+it was can still be read when the engine has died in it. Block contents follow: layer after layer, K of all blocks
+before V of all; or, where a GPU computes, block after block, so that one is copied to it and from it in one piece.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -87,21 +89,19 @@ class PoolMemory:
         return mark(key) in self._words[2 : 2 + int(self._words[1])]
 
     def layers(self, group: int) -> list[LayerBytes]:
-        """Byte views of a group's layers, in the group's order."""
-        raw = np.frombuffer(self._map, dtype=np.uint8, offset=HEADER_BYTES)
-        start = sum(
-            self.layout.layer_block_bytes(i) * len(g.layers) * self.num_blocks
-            for i, g in enumerate(self.layout.groups[:group])
-        )
-        heads = self.layout.groups[group].num_kv_heads
-        half = self.layout.half_bytes(group)
-        shape = (self.num_blocks, heads, half // heads)
-        views: list[LayerBytes] = []
-        for _ in self.layout.groups[group].layers:
-            middle, end = start + half * self.num_blocks, start + 2 * half * self.num_blocks
-            views.append(LayerBytes(raw[start:middle].reshape(shape), raw[middle:end].reshape(shape)))
-            start = end
-        return views
+        """Byte views of a group's layers, in the group's order. Heads of a block follow each other without a gap."""
+        layout = self.layout
+        groups = enumerate(layout.groups[:group])
+        before = sum(layout.layer_block_bytes(i) * len(g.layers) for i, g in groups)
+        half, heads = layout.half_bytes(group), layout.groups[group].num_kv_heads
+        step, planes = (layout.block_bytes, 1) if layout.is_plain else (half, self.num_blocks)
+        shape, strides = (self.num_blocks, heads, half // heads), (step, half // heads, 1)
+
+        def view(first: int) -> Bytes:
+            return np.ndarray(shape, np.uint8, self._map, HEADER_BYTES + first * planes, strides)
+
+        starts = range(before, before + 2 * half * len(layout.groups[group].layers), 2 * half)
+        return [LayerBytes(view(start), view(start + half)) for start in starts]
 
     def close(self) -> None:
         """Drop the descriptor; the mapping ends with the process or with its last view."""

@@ -19,11 +19,13 @@ from engine.core import Engine, EngineSettings
 from engine.core_page import CorePage
 from engine.cores import usable_cores
 from engine.device import CPU, CUDA, torch_device
+from engine.device_sampler import chooser
 from engine.errors import ModelError
 from engine.guide import GrammarError
 from engine.guides import Guides
 from engine.llama import LlamaModel
 from engine.loop import run_loop
+from engine.memory import pinnable_bytes
 from engine.model_config import read_model_config
 from engine.pool_memory import PoolMemory
 from engine.port import SocketCommands, Started
@@ -114,9 +116,9 @@ def load_engine(config: EngineConfig, turns: Turns) -> LoadedEngine:
         itl_limit_s=config.itl_limit_ms / 1000,
     )
     ready = Ready(num_blocks, longest, model.weight_bytes, weights, model.numerics)
-    engine = Engine(
-        model, pool, settings, Staging(pool, torch_device(device)), turns, _guides(folder, model.config.vocab_size)
-    )
+    guides = _guides(folder, model.config.vocab_size)
+    staging = Staging(pool, torch_device(device), max_pinned_bytes=pinnable_bytes(config.host_workers))
+    engine = Engine(model, pool, settings, staging, turns, guides, chooser(device))
     return LoadedEngine(engine, pool, Started(ready, model.layout, folder.name), model.is_compiled)
 
 

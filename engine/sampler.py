@@ -92,13 +92,9 @@ class _Asked:
 
     def _checked(self, place: int, token: int) -> int | SamplingError:
         is_adjusted = self._choices[place].row >= len(self._logits)
-        if token == NOT_FINITE and not is_adjusted:
-            return SamplingError("the model's logits hold no finite maximum")
-        if place in self._faults:
-            return self._faults[place]
-        if token in (NOT_FINITE, NONE_LEFT):
-            return GuidedError("what the request allows leaves no token to choose")
-        return token
+        if token == NOT_FINITE and is_adjusted:
+            token = NONE_LEFT
+        return checked(token, self._faults.get(place))
 
     def _choice(self, row: Row) -> Choice:
         sampling, num_output = row.sampling, len(row.output_ids)
@@ -122,21 +118,38 @@ class _Asked:
 
     def _mask(self, row: Row) -> int:
         """Which mask has what is allowed and not banned; -1 for all ids."""
-        masks, vocab_size = [], self._logits.shape[1]
-        if row.guide is not None:
-            try:
-                masks.append(row.guide.allowed())
-            except GrammarError as error:
-                raise GuidedError(str(error)) from error
-        if row.sampling.allowed_ids:
-            masks.append(mask_of(row.sampling.allowed_ids, vocab_size))
-        banned = banned_ids(row.sampling, row.output_ids)
-        if banned:
-            masks.append(mask_without(banned, vocab_size))
-        if not masks:
+        mask = allowed_to(row, self._logits.shape[1])
+        if mask is None:
             return -1
-        self._masks.append(reduce(np.bitwise_and, masks))
+        self._masks.append(mask)
         return len(self._masks) - 1
+
+
+def allowed_to(row: Row, vocab_size: int) -> Words | None:
+    """What is allowed and not banned, None for all ids. GuidedError if a grammar can't be followed."""
+    masks = []
+    if row.guide is not None:
+        try:
+            masks.append(row.guide.allowed())
+        except GrammarError as error:
+            raise GuidedError(str(error)) from error
+    if row.sampling.allowed_ids:
+        masks.append(mask_of(row.sampling.allowed_ids, vocab_size))
+    banned = banned_ids(row.sampling, row.output_ids)
+    if banned:
+        masks.append(mask_without(banned, vocab_size))
+    return reduce(np.bitwise_and, masks) if masks else None
+
+
+def checked(token: int, fault: SamplingError | None) -> int | SamplingError:
+    """A kernel's answer, or the error that it stands for. ``fault`` is what kept the request from being asked for."""
+    if token == NOT_FINITE:
+        return SamplingError("the model's logits hold no finite maximum")
+    if fault is not None:
+        return fault
+    if token == NONE_LEFT:
+        return GuidedError("what the request allows leaves no token to choose")
+    return token
 
 
 def _likeliest(logits_row: int, mask: int = -1) -> Choice:

@@ -53,7 +53,7 @@ def choose_tokens(logits: Floats, choices: Sequence[Choice], masks: Sequence[Wor
 
 def weights(logits: Floats, peak: np.float32, temperature: float) -> Whole:
     """What ids weigh, in units; every operation is rounded to float32 by itself."""
-    scale = np.float32(min(max(1.4426950408889634 / temperature, FLATTEST), STEEPEST))
+    scale = scale_of(temperature)
     with np.errstate(over="ignore", invalid="ignore"):
         powers = (logits - peak) * scale
     powers = np.maximum(powers, WEIGHTLESS)
@@ -65,6 +65,11 @@ def weights(logits: Floats, peak: np.float32, temperature: float) -> Whole:
     floats = np.ldexp(series, exponents.astype(np.int32)).astype(np.float64)
     units: Whole = np.rint(floats * ONE).astype(np.int64)
     return units
+
+
+def scale_of(temperature: float) -> np.float32:
+    """What differences of logits are multiplied by to be powers of 2; ``temperature`` is above 0."""
+    return np.float32(min(max(1.4426950408889634 / temperature, FLATTEST), STEEPEST))
 
 
 def _token(logits: Floats, mask: Words | None, choice: Choice) -> int:
@@ -92,17 +97,17 @@ def _kept(logits: Floats, weight: Whole, choice: Choice) -> Whole:
     if choice.top_p < 1:
         ranked = ranked[: _place(weight[ranked], choice.top_p) + 1]
     if choice.min_p > 0:
-        ranked = ranked[weight[ranked] >= _share(choice.min_p, ONE)]
+        ranked = ranked[weight[ranked] >= share_of(choice.min_p, ONE)]
     return ranked
 
 
 def _place(weight: Whole, share: float) -> int:
     """Of the first whose running sum reaches a share of all."""
     sums = np.cumsum(weight)
-    return int(np.searchsorted(sums, _share(share, int(sums[-1]))))
+    return int(np.searchsorted(sums, share_of(share, int(sums[-1]))))
 
 
-def _share(share: float, total: int) -> int:
+def share_of(share: float, total: int) -> int:
     """Units of a share: one at least, no more than all."""
     need = math.ceil(share * float(total))
     return total if need >= float(total) else max(need, 1)

@@ -120,11 +120,11 @@ def samples(bench: Bench, *, top_p: float, temperature: float) -> Found:
     batch = bench.size(BATCH, 2)
     logits = bench.random(batch, bench.size(VOCAB, 300), dtype=torch.float32, scale=3.0)
     scratch = torch.empty_like(logits, dtype=torch.int32)
-    floats = [torch.full((batch,), value, device=bench.device) for value in (temperature, top_p, 0.0)]
-    zeros, seeds = (torch.zeros(batch, dtype=kind, device=bench.device) for kind in (torch.int32, torch.int64))
+    asks = [sampling.Ask(row, temperature=temperature, top_p=top_p) for row in range(batch)]
+    records = sampling.records(asks).to(bench.device)
 
     def choose() -> Tensor:
-        return sampling.sample(logits, floats[0], zeros, floats[1], floats[2], seeds, zeros, zeros, None, scratch)
+        return sampling.sample(logits, records, None, scratch)
 
     return figures.bandwidth(bench, logits.nbytes, bench.timer.ms(choose))
 

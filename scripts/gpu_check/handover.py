@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from gpu_check import errors, figures, peers
+from gpu_check import errors, figures, peers, staged
 from gpu_check.bench import Bench
 from gpu_check.check import Check, Found, NotRun
 from gpu_check.pool import Pool
@@ -20,6 +20,9 @@ def checks() -> list[Check]:
         Check("blocks to pinned memory and back, bytes", swaps, errors.EQUAL),
         Check("gather and copy to pinned memory", swaps_out),
         Check("copy from pinned memory and scatter", swaps_in),
+        Check("blocks to the engine's pool on the host and back, bytes", staged.travels, errors.EQUAL),
+        Check("blocks to the engine's pool on the host", staged.fetches),
+        Check("blocks to the engine's pool on the host, beside products", staged.fetches_beside),
         Check("blocks to a second card by copy, bytes", lands_there, errors.EQUAL),
         Check("blocks to a second card by copy: gather, copy, scatter", carries_there),
         Check("blocks to a second card by NCCL: gather, send, receive, scatter, bytes", peers.lands, errors.EQUAL),

@@ -21,7 +21,7 @@ from engine.llama_weights import Layer, LlamaWeights
 from gpu_check import figures
 from gpu_check.bench import Bench
 from gpu_check.check import Bound, Check, Found, NotRun
-from kvferry_kernels.gpu.sampling import sample
+from kvferry_kernels.gpu.sampling import Ask, records, sample
 
 SHAPE = {
     "architectures": ["LlamaForCausalLM"],
@@ -128,13 +128,12 @@ class Steps:
             query_lens=(new,) * batch,
             host_context_lens=(context,) * batch,
         )
-        zeros, ones = torch.zeros(batch, device=device), torch.ones(batch, device=device)
-        self._greedy = (zeros, zeros.int(), ones, zeros, zeros.long(), zeros.int(), zeros.int())
+        self._greedy = records([Ask(row, temperature=0.0) for row in range(batch)]).to(device)
 
     def step(self) -> Tensor:
         """Hidden states, logits, and the likeliest token of each sequence."""
         hidden = self._model.forward(self._batch, self._cache, lambda layers: None)
-        return sample(self._model.logits(hidden), *self._greedy)
+        return sample(self._model.logits(hidden), self._greedy)
 
 
 def checks() -> list[Check]:

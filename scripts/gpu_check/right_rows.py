@@ -15,6 +15,7 @@ from kvferry_kernels import reference
 from kvferry_kernels.gpu import activation, norm, quantized_rows, rotary, rotary_cache, row_reference, sampling
 from kvferry_kernels.gpu.fp8_matmul import fp8_matmul
 from kvferry_kernels.gpu.matmul import matmul
+from kvferry_kernels.sampling_reference import Choice, choose_tokens
 
 EPS = 1e-5
 HIDDEN, INNER, VOCAB = 4096, 14336, 128256
@@ -34,9 +35,6 @@ STEPS, COARSE_STEPS = 16.0, 2.0**11
 COARSE_SUMS = ((8, 9), (10, 0))
 """Capabilities whose tensor cores keep some 14 bits within a sum of 8-bit products: DeepSeek-AI, "DeepSeek-V3 technical
 report" (2024). These are 2^-13 of its magnitudes."""
-
-NEAR = 2e-6
-"""Where a draw is as near to a border between two ids, either is right."""
 
 DRAWS = (
     (0.0, 0, 1.0, 0.0),
@@ -160,20 +158,14 @@ def quantizes(bench: Bench) -> Found:
 
 
 def samples(bench: Bench) -> Found:
-    """A token for each way to choose: how many aren't those of the reference, nor across the border beside the draw."""
+    """A token for each way to choose: how many aren't those that are chosen on a CPU."""
     vocab = bench.size(VOCAB, 300)
     logits = bench.random(len(DRAWS), vocab, dtype=torch.float32, scale=3.0)
-    columns = [torch.tensor(column, device=bench.device) for column in zip(*DRAWS, strict=True)]
-    temperatures, top_ks, top_ps, min_ps = columns
-    seeds, places = torch.arange(len(DRAWS), device=bench.device) * 10**9, torch.arange(len(DRAWS), device=bench.device)
-    chosen = sampling.sample(
-        logits, temperatures, top_ks.int(), top_ps, min_ps, seeds, places.int(), places.int()
-    ).tolist()
-    wrong = 0
-    for row, (draw, token) in enumerate(zip(DRAWS, chosen, strict=True)):
-        number = uniform(row * 10**9, row, row)
-        near = (min(1.0, max(0.0, number + off)) for off in (0.0, -NEAR, NEAR))
-        wrong += token not in {row_reference.draw(logits[row].cpu(), one, *draw) for one in near}
+    asks = [sampling.Ask(row, -1, k, t, p, m, row * 10**9, row, row) for row, (t, k, p, m) in enumerate(DRAWS)]
+    chosen = sampling.sample(logits, sampling.records(asks).to(bench.device)).tolist()
+    choices = [Choice(each.row, -1, *each[2:6], uniform(each.seed, each.choice, each.position)) for each in asks]
+    right = choose_tokens(logits.cpu().numpy(), choices, [], None)
+    wrong = sum(token != other for token, other in zip(chosen, right, strict=True))
     return Found(f"{len(DRAWS)} rows of {vocab:,}", float(wrong), errors.EQUAL.unit)
 
 

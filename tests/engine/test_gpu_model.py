@@ -9,19 +9,20 @@ import pytest
 import torch
 import triton
 
-from engine.api import ChoiceTail
+from engine.api import ChoiceTail, Command, Computed, NewTokens, Prefill, Report, Shutdown
 from engine.batch import Batch
 from engine.capacity import plan_capacity
 from engine.config import EngineConfig
 from engine.decode_graphs import Compute, Recording, Repeating
 from engine.errors import ModelError
 from engine.llama import LlamaModel
+from engine.loop import run_loop
 from engine.model_config import read_model_config
 from engine.process import load_engine
 from engine.staging import Staging
 from engine.turns import NoTurns
 from tests.engine.test_model_shapes import FAMILIES, save_tiny
-from tests.support.engine_rig import GREEDY, HandOver, Rig, generate
+from tests.support.engine_rig import GREEDY, SEEDED, HandOver, Rig, generate, only
 from tests.support.model_rig import Line, ModelRig
 
 IDS = torch.randint(0, 160, (21,), generator=torch.Generator().manual_seed(1)).tolist()
@@ -156,6 +157,36 @@ def test_blocks_of_a_cpu_and_of_a_gpu_are_told_apart(tmp_path: Path) -> None:
     cpu, gpu = (LlamaModel(tmp_path, "float32", device).layout for device in ("cpu", "interpreter"))
     assert cpu.block_bytes == gpu.block_bytes
     assert cpu.fingerprint != gpu.fingerprint
+
+
+def made_by(folder: Path, device: str) -> list[Report]:
+    """What a loaded engine makes of a greedy request, a drawn one, one with log probabilities and a hand-over."""
+    config = EngineConfig(str(folder), "", dtype="float32", device=device, num_threads=1, kv_cache_memory_bytes=1 << 20)
+    few = replace(SEEDED, max_tokens=5)
+    wants = (replace(GREEDY, max_tokens=5), few, replace(few, logprobs=1, presence_penalty=0.5))
+    commands: list[Command] = [
+        Prefill((str(i), 0), tuple(range(3, 40 + i)), (ChoiceTail(0), ChoiceTail(1)), each)
+        for i, each in enumerate(wants)
+    ]
+    commands.append(Prefill(("h", 0), tuple(range(50, 90)), (ChoiceTail(0),), few, hand_over=True))
+    reports: list[Report] = []
+
+    def next_command(seconds: float | None) -> Command | None:
+        return commands.pop(0) if commands else Shutdown() if seconds is None else None
+
+    run_loop(load_engine(config, NoTurns()).engine, next_command, reports.append)
+    return reports
+
+
+def test_a_loaded_engine_makes_the_tokens_of_a_cpus(tmp_path: Path) -> None:
+    save_tiny(tmp_path, "Llama")
+    made: list[list[tuple[object, ...]]] = []
+    for device in ("cpu", "interpreter"):
+        results = [result for report in made_by(tmp_path, device) for result in report.results]
+        made.append(sorted((*r.key, r.choice, r.first_index, r.token_ids) for r in only(results, NewTokens)))
+        assert [r.num_tokens for r in only(results, Computed) if r.last] == [40]
+    assert len(made[0]) == 31
+    assert made[1] == made[0]
 
 
 def test_an_engine_is_started_with_the_kernels_of_a_gpu(tmp_path: Path) -> None:

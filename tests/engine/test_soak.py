@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -19,6 +20,9 @@ from engine.api import (
     Result,
     StopChoice,
 )
+from engine.copy_stream import LateStream
+from engine.pool_memory import PoolMemory
+from engine.staging import Staging
 from protocol.sampling import Sampling
 from tests.support.engine_rig import SEEDED, HandOver, Rig, generate, only, prompt, tails
 
@@ -49,14 +53,19 @@ class Life:
     adopted: bool = False
 
 
+def apart(memory: PoolMemory) -> Staging:
+    """A device whose copies take their time, more or less by the pool's size."""
+    return Staging(memory, apart=True, stream=LateStream(memory.num_blocks % 7))
+
+
 class World:
     """Both engines, and io's part between them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, staging: Callable[[PoolMemory], Staging]) -> None:
         self.random = random.Random(seed)
         caching = self.random.random() < 0.8
-        self.p = Rig(self.random.choice([16, 40]), seqs=4, tokens=24, caching=caching)
-        self.d = Rig(self.random.choice([9, 12, 16, 40]), seqs=5, tokens=24, caching=caching)
+        self.p = Rig(self.random.choice([16, 40]), seqs=4, tokens=24, caching=caching, staging=staging)
+        self.d = Rig(self.random.choice([9, 12, 16, 40]), seqs=5, tokens=24, caching=caching, staging=staging)
         self.lives: dict[tuple[str, int], Life] = {}
         self.count = 0
         self.num_checked = 0
@@ -167,16 +176,19 @@ class World:
     def settle(self) -> None:
         """No new requests: everything that is here must come to its end."""
         for _ in range(3000):
-            if not self.p.engine.has_work() and not self.d.engine.has_work():
+            if not any(rig.engine.has_work() or rig.engine.expects_news for rig in (self.p, self.d)):
                 break
             self.step_p()
             self.step_d()
         assert not self.lives, "somebody never ended"
 
 
+@pytest.mark.parametrize("staging", [Staging, apart])
 @pytest.mark.parametrize("seed", range(24))
-def test_random_commands_leave_right_tokens_and_empty_books(seed: int) -> None:
-    world = World(seed)
+def test_random_commands_leave_right_tokens_and_empty_books(
+    seed: int, staging: Callable[[PoolMemory], Staging]
+) -> None:
+    world = World(seed, staging)
     for _ in range(NUM_ACTIONS):
         world.act()
     world.settle()

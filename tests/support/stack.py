@@ -14,6 +14,7 @@ from engine.guides import Guides
 from engine.loop import run_loop
 from engine.pool_memory import PoolMemory
 from engine.port import EnginePort, Started, ThreadPort
+from engine.staging import Staging
 from engine.toy_model import ToyModel
 from kvtransfer.link import BusLink, Link, MemoryExchange, MemoryLink
 from kvtransfer.node import WorkerNode
@@ -80,6 +81,7 @@ class Stack:
     virtual: bool = False
     make_link: Callable[[Postbox], Link] | None = None
     guides: Guides | None = None
+    staging: Callable[[PoolMemory], Staging] = Staging
 
     async def add(self, role: str, worker_id: str, **settings: object) -> Node:
         """Start a worker; ``settings`` are of ``WorkerSettings``."""
@@ -98,6 +100,7 @@ class Stack:
                 kv_dtype=model.layout.dtype,
                 max_recompute_tokens=chosen.local_prefill_tokens,
             ),
+            staging=self.staging(pool),
             guides=self.guides,
         )
         ready = Ready(self.num_blocks, self.max_model_len, 0, "toy", "toy")

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kvferry_kernels.gpu.operand import FLOATS, check
-from kvferry_kernels.gpu.shipped import Shipped
+from kvferry_kernels.gpu.shipped import FUSED, Shipped
 
 TILE = 1024
 NUM_WARPS = 4
@@ -36,7 +36,7 @@ def silu_and_mul(x: Tensor) -> Tensor:
     out = x.new_empty(x.shape[0], size)
     if out.numel():
         grid = (x.shape[0], triton.cdiv(size, TILE))
-        silu_and_mul_kernel[grid](out, x, SIZE=size, TILE=TILE, num_warps=NUM_WARPS, num_stages=1)
+        silu_and_mul_kernel[grid](out, x, SIZE=size, TILE=TILE, num_warps=NUM_WARPS, num_stages=1, **FUSED)
     return out
 
 

@@ -21,7 +21,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kvferry_kernels.gpu.shipped import Shipped
+from kvferry_kernels.gpu.shipped import EXACT, FUSED, Shipped
 
 MODULES = (
     *("paged_decode", "splits", "paged_prefill", "cache", "block_copy"),
@@ -72,7 +72,8 @@ def compile_one(kernel: Shipped, architecture: int) -> Compiled:
     even = [place for place, name in enumerate(names) if types[name].startswith("*") or types[name].endswith(EVEN)]
     aligned = {(place,): [["tt.divisibility", ALIGNMENT]] for place in even}
     types = {name: kind.removesuffix(EVEN) for name, kind in types.items()}
-    options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages, "enable_fp_fusion": True}
+    fusion = FUSED if kernel.is_fused else EXACT
+    options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages, **fusion}
     source = ASTSource(function, types, dict(kernel.constants), aligned)
     made = triton.compile(source, target=GPUTarget("cuda", architecture, WARP), options=options)
     registers, spilled_bytes = used(made.asm["cubin"])

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kvferry_kernels.gpu.shipped import Shipped
+from kvferry_kernels.gpu.shipped import FUSED, Shipped
 
 WORD_BYTES = 8
 UNIT_BYTES = 16
@@ -117,7 +117,7 @@ def _copy(planes: BlockPlanes, blocks: Tensor, staging: Tensor, gather: bool) ->
         planes.num_blocks,
         **_constants(gather),
         num_warps=WARPS,
-        enable_fp_fusion=True,
+        **FUSED,
     )
 
 

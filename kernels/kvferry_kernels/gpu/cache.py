@@ -12,7 +12,7 @@ from kvferry_kernels.gpu.attention import check_flat
 from kvferry_kernels.gpu.numbers import to_fp8_bits, to_int8
 from kvferry_kernels.gpu.operand import FLOATS
 from kvferry_kernels.gpu.paged_cache import PagedCache
-from kvferry_kernels.gpu.shipped import Shipped
+from kvferry_kernels.gpu.shipped import FUSED, Shipped
 
 HEADS = 8
 """Heads of one program: 1,024 numbers of K and of V at the usual dimension, eight for each thread."""
@@ -107,7 +107,7 @@ def write_cache(k: Tensor, v: Tensor, cache: PagedCache, slots: Tensor) -> None:
         cache.num_blocks * cache.block_size,
         **_constants(cache.kv_heads, cache.head_dim, cache.block_size, cache.k.dtype),
         num_warps=WARPS,
-        enable_fp_fusion=True,
+        **FUSED,
     )
 
 

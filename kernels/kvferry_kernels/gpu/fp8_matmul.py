@@ -26,7 +26,7 @@ from kvferry_kernels.gpu.fp8_tiles import (
 )
 from kvferry_kernels.gpu.numbers import FP8_BITS, widen
 from kvferry_kernels.gpu.operand import FLOATS, check
-from kvferry_kernels.gpu.shipped import ARCHITECTURES, Shipped
+from kvferry_kernels.gpu.shipped import ARCHITECTURES, FUSED, Shipped
 
 WIDENED, IN_PARTS = tl.constexpr(fp8_tiles.WIDENED), tl.constexpr(fp8_tiles.IN_PARTS)
 
@@ -173,6 +173,7 @@ def fp8_matmul(
         **constants_of(tiles, outputs, size, way=way, is_biased=bias is not None),
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
+        **FUSED,
     )
     return out
 

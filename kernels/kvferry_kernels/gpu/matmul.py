@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kvferry_kernels.gpu.numbers import product
 from kvferry_kernels.gpu.operand import FLOATS, check
-from kvferry_kernels.gpu.shipped import Shipped
+from kvferry_kernels.gpu.shipped import FUSED, Shipped
 
 ROWS, OUTPUTS, INPUTS = 64, 128, 64
 """Of a tile; float32 takes half the inputs at once, for it fills as many bytes with them."""
@@ -90,6 +90,7 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: torch.d
             **_constants(size, outputs, x.dtype, is_biased=bias is not None),
             num_warps=NUM_WARPS,
             num_stages=NUM_STAGES,
+            **FUSED,
         )
     return out
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from kvferry_kernels.gpu.numbers import to_fp8_bits
 from kvferry_kernels.gpu.operand import FLOATS, check
 from kvferry_kernels.gpu.quantized_rows import MAX_SIZE, row_scale, warps_of_row
-from kvferry_kernels.gpu.shipped import Shipped
+from kvferry_kernels.gpu.shipped import FUSED, Shipped
 
 
 @triton.jit
@@ -103,6 +103,7 @@ def _launch(out: Tensor, scales: Tensor | None, x: Tensor, weight: Tensor, eps: 
         QUANTIZED=scales is not None,
         num_warps=warps_of_row(size),
         num_stages=1,
+        **FUSED,
     )
 
 

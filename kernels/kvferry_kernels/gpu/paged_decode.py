@@ -16,7 +16,7 @@ from kvferry_kernels.gpu.attention import Attention, check_batch
 from kvferry_kernels.gpu.attention_shape import TYPES, AttentionShape, shipped_shapes
 from kvferry_kernels.gpu.numbers import LOG2_E, capped, product, widen
 from kvferry_kernels.gpu.paged_cache import PagedCache
-from kvferry_kernels.gpu.shipped import ARCHITECTURES, Shipped
+from kvferry_kernels.gpu.shipped import ARCHITECTURES, FUSED, Shipped
 
 WARPS, STAGES = 4, 5
 """Of five stages the compiler makes two buffers: block numbers come first, then a tile of K and V while another is
@@ -148,7 +148,7 @@ def paged_decode(
             **_constants(shape),
             num_warps=WARPS,
             num_stages=STAGES,
-            enable_fp_fusion=True,
+            **FUSED,
         )
     splits.merge(partial, context_lens, attention, shape, out)
     return out

@@ -17,7 +17,7 @@ from kvferry_kernels.gpu.attention_shape import TILE, TYPES, AttentionShape, shi
 from kvferry_kernels.gpu.numbers import LOG2_E, capped, product, widen
 from kvferry_kernels.gpu.paged_cache import PagedCache
 from kvferry_kernels.gpu.query_tiles import spread, tile_rows
-from kvferry_kernels.gpu.shipped import ARCHITECTURES, Shipped
+from kvferry_kernels.gpu.shipped import ARCHITECTURES, FUSED, Shipped
 
 WARPS, STAGES = 8, 5
 
@@ -200,7 +200,7 @@ def paged_prefill(
             **_constants(AttentionShape.of(q, cache, attention)),
             num_warps=WARPS,
             num_stages=STAGES,
-            enable_fp_fusion=True,
+            **FUSED,
         )
     return out
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kvferry_kernels.gpu.numbers import FP8_MAX, LEAST_TOP, to_fp8_bits
 from kvferry_kernels.gpu.operand import FLOATS, check
-from kvferry_kernels.gpu.shipped import Shipped
+from kvferry_kernels.gpu.shipped import FUSED, Shipped
 
 MAX_SIZE = 32768
 """A row is held in the registers of one program."""
@@ -67,6 +67,7 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
             WIDTH=triton.next_power_of_2(size),
             num_warps=warps_of_row(size),
             num_stages=1,
+            **FUSED,
         )
     return numbers, scales
 

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kvferry_kernels.gpu.operand import FLOATS, check
-from kvferry_kernels.gpu.shipped import Shipped
+from kvferry_kernels.gpu.shipped import FUSED, Shipped
 
 HEADS_TOGETHER = 8
 """Heads of one program: with 128 numbers each, eight for every thread of four warps."""
@@ -133,6 +133,7 @@ def rotate(
         NORMED=is_normed,
         num_warps=NUM_WARPS,
         num_stages=1,
+        **FUSED,
     )
 
 

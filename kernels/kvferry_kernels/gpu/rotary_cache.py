@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kvferry_kernels.gpu.operand import FLOATS, check
 from kvferry_kernels.gpu.rotary import HEADS_TOGETHER, NUM_WARPS, check_tables, turned
-from kvferry_kernels.gpu.shipped import Shipped
+from kvferry_kernels.gpu.shipped import FUSED, Shipped
 
 
 @triton.jit
@@ -129,6 +129,7 @@ def rotate_and_cache(
         NORMED=is_normed,
         num_warps=NUM_WARPS,
         num_stages=1,
+        **FUSED,
     )
     return query
 

@@ -61,32 +61,3 @@ def fp8_matmul(
     """See fp8_matmul.fp8_matmul; float64."""
     total = x.double() @ weight.double().T * x_scales.double()[:, None] * weight_scales.double()
     return total if bias is None else total + bias.double()
-
-
-def draw(
-    logits: Tensor,
-    number: float,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
-    allowed: Tensor | None = None,
-) -> int:
-    """The token of one row of logits ``[vocab]``: see sampling.sample. In float64, with everything sorted.
-
-    ``number``: the row's of ``engine/philox.py``. ``allowed``: bool ``[vocab]``.
-    """
-    logits = logits.double() if allowed is None else logits.double().masked_fill(~allowed, -torch.inf)
-    if logits.isnan().any() or not logits.max().isfinite():
-        return -1
-    order = torch.sort(logits, descending=True, stable=True).indices
-    if temperature <= 0 or top_k == 1:
-        return int(order[0])
-    weights = torch.exp((logits - logits.max()) / temperature)
-    kept = order[:top_k] if top_k > 0 else order
-    if top_p < 1.0:
-        sums = weights[kept].cumsum(0)
-        kept = kept[: int((sums < top_p * sums[-1]).sum()) + 1]
-    kept = kept[weights[kept] >= min_p].sort().values
-    sums = weights[kept].cumsum(0)
-    return int(kept[int((sums < number * sums[-1]).sum())])

@@ -12,7 +12,7 @@ from torch import Tensor
 from kvferry_kernels.gpu.attention import Attention
 from kvferry_kernels.gpu.attention_shape import TYPES, AttentionShape, shipped_shapes
 from kvferry_kernels.gpu.numbers import LOG2_E
-from kvferry_kernels.gpu.shipped import ARCHITECTURES, Shipped
+from kvferry_kernels.gpu.shipped import ARCHITECTURES, FUSED, Shipped
 
 SPLIT = 512
 """Tokens of a split. Fixed, so that a row's sums don't depend on its batch; small enough for four sequences of 4,096
@@ -98,7 +98,7 @@ def merge(splits: Splits, context_lens: Tensor, attention: Attention, shape: Att
         **_constants(shape),
         num_warps=WARPS,
         num_stages=1,
-        enable_fp_fusion=True,
+        **FUSED,
     )
 
 

@@ -31,10 +31,10 @@ def recorded() -> Taken:
     return taken(PAGE.read_text(encoding="utf-8"))
 
 
-def compiled(*program: str) -> Taken:
-    """What a program says that compiles kernels: in this process they are interpreted."""
+def compiled(*program: str, strict: bool = False) -> Taken:
+    """What a program says that compiles kernels: in this process they are interpreted. ``strict``: it may not warn."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", *program]
+    command = [sys.executable, *(["-W", "error"] if strict else []), "-m", *program]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False
     )
@@ -62,6 +62,13 @@ def test_kernels_of_usual_shapes_compile_for_every_card_as_the_page_says() -> No
     found = compiled(AHEAD, "bf16, 128(, ...8 cache)?$|block")
     assert {card for _, card in found} == {80, 90, 100}
     assert excess(found) == []
+
+
+def test_what_works_on_rows_is_launched_as_it_is_shipped_and_says_all_that_triton_wants_to_know() -> None:
+    found = compiled("tests.support.launch_without_card", "rows", strict=True)
+    page = recorded()
+    assert len(found) == 7
+    assert {key: taken for key, taken in found.items() if taken != page[key]} == {}
 
 
 @pytest.mark.long

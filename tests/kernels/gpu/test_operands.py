@@ -28,9 +28,8 @@ def multiplied(x: Tensor, scales: Tensor, bias: Tensor | None = None) -> Tensor:
     return fp8_matmul.fp8_matmul(x, scales, weight, zeros(8), torch.float32, bias)
 
 
-def sampled(logits: Tensor, seeds: Tensor, allowed: Tensor | None = None, scratch: Tensor | None = None) -> Tensor:
-    floats, ints = [zeros(2)] * 3, zeros(2, dtype=torch.int32)
-    return sampling.sample(logits, floats[0], ints, floats[1], floats[2], seeds, ints, ints, allowed, scratch)
+def sampled(logits: Tensor, fields: int = 9, masks: Tensor | None = None, scratch: Tensor | None = None) -> Tensor:
+    return sampling.sample(logits, whole(2, fields), masks, scratch)
 
 
 REFUSED: dict[str, Callable[[], object]] = {
@@ -57,10 +56,10 @@ REFUSED: dict[str, Callable[[], object]] = {
     "rows of another size": lambda: multiplied(zeros(2, 15, dtype=torch.float8_e4m3fn), zeros(2)),
     "too few scales": lambda: multiplied(zeros(2, 16, dtype=torch.float8_e4m3fn), zeros(1)),
     "bias of another size": lambda: multiplied(zeros(2, 16, dtype=torch.float8_e4m3fn), zeros(2), zeros(7)),
-    "logits of 16 bits": lambda: sampled(zeros(2, 40, dtype=torch.bfloat16), whole(2)),
-    "too few seeds": lambda: sampled(zeros(2, 40), whole(1)),
-    "too few words": lambda: sampled(zeros(2, 40), whole(2), zeros(2, 1, dtype=torch.int32)),
-    "too little scratch": lambda: sampled(zeros(2, 40), whole(2), None, zeros(1, 40, dtype=torch.int32)),
+    "logits of 16 bits": lambda: sampled(zeros(2, 40, dtype=torch.bfloat16)),
+    "too few fields": lambda: sampled(zeros(2, 40), 8),
+    "too few words": lambda: sampled(zeros(2, 40), 9, zeros(1, 1, dtype=torch.int32)),
+    "too little scratch": lambda: sampled(zeros(2, 40), 9, None, zeros(1, 40, dtype=torch.int32)),
 }
 
 
