@@ -24,28 +24,27 @@ from engine.api import (
     Result,
     StopChoice,
 )
-from engine.batcher import Work, build_batch
+from engine.batcher import Work
 from engine.block_pool import BlockPool
 from engine.book import Book
+from engine.computation import Computation
 from engine.device_sampler import Choose, choose_on_host
 from engine.errors import BrokenPromise
 from engine.guidance import Guidance
 from engine.guide import GrammarError
 from engine.guides import Guides
 from engine.intake import BAD_REQUEST, NEVER_FITS, Intake
-from engine.kv_cache import copy_block
 from engine.landing import Arrivals
 from engine.layout import BLOCK_SIZE
 from engine.model import Model
 from engine.outbox import Outbox
 from engine.plan import Limits, Plan, Running, plan
 from engine.pool_memory import PoolMemory
-from engine.pooling import take_pooled
 from engine.progress import Progress
 from engine.promises import reserved_blocks, spare_blocks
 from engine.request import Task
-from engine.rows import rows_of, within_logits
-from engine.sampler import GuidedError, Row, Sampled, SamplingError
+from engine.rows import within_logits
+from engine.sampler import GuidedError, Sampled, SamplingError
 from engine.settings import EngineSettings
 from engine.staging import Staging
 from engine.step_budget import StepBudget
@@ -82,12 +81,9 @@ class Engine:
         if model.layout.block_size != BLOCK_SIZE or memory.layout != model.layout:
             raise ValueError("the pool's memory must have the model's layout")
         self._model = model
-        self._memory = memory
         self._staging = staging or Staging(memory)
-        self._cache = self._staging.cache
         self._settings = settings
         self._turns = turns or NoTurns()
-        self._choose = choose
         self._budget = StepBudget(settings.itl_limit_s)
         settle = self._staging.settle if self._staging.is_apart else None
         self._pool = BlockPool(memory.num_blocks, settings.enable_prefix_caching, settle)
@@ -95,8 +91,9 @@ class Engine:
         self._intake = Intake(self._book, settings, model.config.vocab_size)
         self._guidance = Guidance(self._book, guides)
         self._arrivals = Arrivals(self._book, self._intake, self._guidance)
-        self._progress = Progress(self._book, settings.max_model_len, self._copy_block)
         self.clock = StepClock()
+        self._computation = Computation(model, memory, self._staging, self._pool, self.clock, self._layers_done, choose)
+        self._progress = Progress(self._book, settings.max_model_len, self._computation.copy_block)
         self._results: list[Result] = []
         self._outbox = Outbox(self._staging)
         self._tell: Callable[[Report], None] | None = None
@@ -231,7 +228,7 @@ class Engine:
             self._book.num_steps += 1
             begun = time.perf_counter()
             try:
-                sampled = self._run(tasks, works)
+                sampled = self._computation.run(tasks, works)
             except BrokenPromise:
                 raise  # books that don't add up would make wrong tokens
             except Exception as error:
@@ -293,39 +290,6 @@ class Engine:
         self._results += found
         return bool(found)
 
-    def _run(self, tasks: list[Task], works: list[Work]) -> list[list[Sampled | SamplingError]]:
-        """Compute ``works``; returns, for each, the tokens of its ``waiting_choices`` if it completes."""
-        if self._staging.places:
-            self._staging.come_first(block for work in works for block in work.sequence.blocks)
-        for work in works:
-            copy = work.sequence.make_room(self._pool)
-            if copy is not None:
-                self._copy_block(*copy)
-        groups = len(self._model.layout.groups)
-        batch = build_batch(works, groups, self._cache[0].k.device)
-        self._memory.begin_step(dict.fromkeys(task.request.mark for task in tasks))
-        self.clock.begin()
-        try:
-            hidden = self._model.forward(batch, self._cache, self._layers_done)
-            logits = self._model.logits(take_pooled(tasks, works, hidden))
-        finally:
-            self._memory.end_step()
-            self.clock.end()
-        rows: list[Row] = []
-        counts: list[int] = []
-        logits_row = 0
-        for task, work in zip(tasks, works, strict=True):
-            own = rows_of(task, work, logits_row)
-            rows += own
-            counts.append(len(own))
-            logits_row += 0 if task.request.sampling.pooling else work.num_rows
-        tokens = self._choose(logits, rows) if rows else []
-        faults = [token for token in tokens if type(token) is SamplingError]
-        if faults and len(faults) == len(tokens):
-            raise faults[0]  # that is the model's doing, not one request's
-        each = iter(tokens)
-        return [[next(each) for _ in range(count)] for count in counts]
-
     def _apply(self, tasks: list[Task], works: list[Work], sampled: list[list[Sampled | SamplingError]]) -> None:
         for task, work, tokens in zip(tasks, works, sampled, strict=True):
             good = [token for token in tokens if isinstance(token, Sampled)]
@@ -370,11 +334,7 @@ class Engine:
         message = f"the answer has outgrown the whole pool of {total} blocks"
         self._results.append(Rejected(key, NEVER_FITS, message))
 
-    def _layers_done(self, count: int) -> None:
-        self._memory.count_layers(count)
+    def _layers_done(self, _: int) -> None:
         self._turns.layers_done()
         if self._tell is not None and self._outbox.holds and self._outbox.has_news:
             self._tell(Report(tuple(self._outbox.take(())), load_of(self._book, self.clock)))
-
-    def _copy_block(self, source: int, copy: int) -> None:
-        copy_block(self._cache, source, copy)

@@ -105,7 +105,7 @@ def test_shutdown_leaves_after_the_current_step() -> None:
 def test_an_engine_that_gives_up_ends_the_loop() -> None:
     rig = Rig()
     script = Script(rig, [(1, prefill())])
-    rig.engine._model = None  # type: ignore[assignment]
+    rig.engine._computation._model = None  # type: ignore[assignment]
     rig.engine._failures = 2
     with pytest.raises(AttributeError):
         script.run()
