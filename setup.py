@@ -23,6 +23,7 @@ HEADERS = (
     "product_int8",
     "product_bf16",
     "tiles",
+    "results_amx",
     "product_amx",
     "product",
     "attention_tile",

@@ -51,10 +51,21 @@ class Linear:
             self._min_rows, self._max_rows = (FIXED_ROWS, FIXED_ROWS) if smallest is None else (smallest, 0)
 
     @classmethod
-    def of_tiles(cls, tiles: Tensor, outputs: int, inputs: int, bias: Tensor | None, dtype: torch.dtype) -> Linear:
-        """A matrix that ``packing``'s function has packed; results are in ``dtype``."""
+    def of_tiles(
+        cls,
+        tiles: Tensor,
+        outputs: int,
+        inputs: int,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        group: int = ops.WHOLE_ROW,
+    ) -> Linear:
+        """A matrix that ``packing``'s function has packed; results are in ``dtype``.
+
+        ``group`` numbers of its input share a scale, if it is of 8-bit integers: ``ops.WHOLE_ROW`` or ``ops.GROUP``.
+        """
         made = cls.__new__(cls)
-        made._take_tiles(tiles, outputs, inputs, bias, dtype)
+        made._take_tiles(tiles, outputs, inputs, bias, dtype, group)
         return made
 
     @classmethod
@@ -67,11 +78,19 @@ class Linear:
         made._min_rows, made._max_rows = 1, 0
         return made
 
-    def _take_tiles(self, tiles: Tensor, outputs: int, inputs: int, bias: Tensor | None, dtype: torch.dtype) -> None:
+    def _take_tiles(
+        self,
+        tiles: Tensor,
+        outputs: int,
+        inputs: int,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        group: int = ops.WHOLE_ROW,
+    ) -> None:
         self.tiles = tiles
         self.bias = bias
         self.weight_bytes = tiles_bytes(tiles, outputs, inputs) + (bias.nbytes if bias is not None else 0)
-        self._multiply = by_tiles(tiles, outputs, bias, dtype)
+        self._multiply = by_tiles(tiles, outputs, bias, dtype, group)
         self._min_rows, self._max_rows = 1, 0
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -145,10 +164,12 @@ def tiles_bytes(tiles: Tensor, outputs: int, inputs: int) -> int:
     return int8_bytes(outputs, inputs) if tiles.dtype == torch.uint8 else outputs * inputs * tiles.element_size()
 
 
-def by_tiles(tiles: Tensor, outputs: int, bias: Tensor | None, dtype: torch.dtype) -> Product:
-    """Multiply by our own kernel, with results in ``dtype``."""
+def by_tiles(
+    tiles: Tensor, outputs: int, bias: Tensor | None, dtype: torch.dtype, group: int = ops.WHOLE_ROW
+) -> Product:
+    """Multiply by our own kernel, with results in ``dtype``; ``group`` as for ``Linear.of_tiles``."""
     if tiles.dtype == torch.uint8:
-        return lambda x: ops.linear_int8(ops.quantize_rows(x), tiles, outputs, bias, dtype)
+        return lambda x: ops.linear_int8(ops.quantize_rows(x, group), tiles, outputs, bias, dtype)
     return lambda x: ops.linear(x, tiles, outputs, bias, dtype)
 
 

@@ -14,6 +14,7 @@ from engine.model_sizes import head_is_copy
 from engine.packed_file import CACHE_LINE, Tiles
 from engine.rotation import turned
 from engine.weights import Weights
+from kvferry_kernels import ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class Loader:
             output=self._writing(f"{prefix}self_attn.o_proj", queries, config.output_bias),
             mlp_norm=self._norm(mlp_norm),
             gate_up=self._reading(prefix, mlp_norm, config.mlp_bias, {"mlp.gate": inner, "mlp.up": inner}),
-            down=self._writing(f"{prefix}mlp.down_proj", inner, config.mlp_bias),
+            down=self._writing(f"{prefix}mlp.down_proj", inner, config.mlp_bias, ops.GROUP),
         )
 
     def _reading(self, name: str, norm: Tensor, bias: bool, parts: dict[str, int]) -> Linear:
@@ -129,8 +130,8 @@ class Loader:
         added = torch.cat([self.weights.take(f"{part}.bias", size) for part, size in names]) if bias else None
         return self._linear(name + "+".join(parts), (sum(parts.values()), len(norm)), matrix, added)
 
-    def _writing(self, name: str, inputs: int, bias: bool) -> Linear:
-        """A matrix whose results are added to the hidden state."""
+    def _writing(self, name: str, inputs: int, bias: bool, group: int = ops.WHOLE_ROW) -> Linear:
+        """A matrix whose results are added to the hidden state; ``group`` as for ``Linear.of_tiles``."""
         hidden = self.config.hidden_size
 
         def matrix() -> Tensor:
@@ -140,9 +141,16 @@ class Loader:
         added = self.weights.take(f"{name}.bias", hidden) if bias else None
         if added is not None and self.int8:
             added = turned(added)
-        return self._linear(name, (hidden, inputs), matrix, added)
+        return self._linear(name, (hidden, inputs), matrix, added, group)
 
-    def _linear(self, name: str, shape: tuple[int, int], matrix: Callable[[], Tensor], bias: Tensor | None) -> Linear:
+    def _linear(
+        self,
+        name: str,
+        shape: tuple[int, int],
+        matrix: Callable[[], Tensor],
+        bias: Tensor | None,
+        group: int = ops.WHOLE_ROW,
+    ) -> Linear:
         placed = None if bias is None else self._place(bias)
         if self.batch_invariant:
             return Linear.invariant(self._place(matrix()), placed)
@@ -150,7 +158,7 @@ class Loader:
         if pack is None:
             return Linear(self._place(matrix()), placed)
         tiles = self.tiles.get(name, lambda: pack(self._place(matrix())))
-        return Linear.of_tiles(tiles, *shape, placed, self.dtype)
+        return Linear.of_tiles(tiles, *shape, placed, self.dtype, group)
 
     def _head(self, matrix: Callable[[], Tensor]) -> Head:
         if self.batch_invariant:

@@ -141,10 +141,11 @@ class Decoder:
         kept = [torch.empty(num_tokens, width, dtype=torch.bfloat16) for width in widths]
         if not self._is_int8:
             return [*kept, None, None, None]
-        rows = ops.empty_rows(num_tokens, max(queries, inner, sizes.hidden))
-        parts = [part.data_ptr() for part in rows]
-        self._library.kvferry_quantize(*parts, hidden.data_ptr(), num_tokens, sizes.hidden, 1)
-        return [*kept, *rows]
+        rows = ops.empty_rows(num_tokens, max(queries, inner, sizes.hidden), ops.GROUP)
+        parts = (rows.numbers, rows.scales, rows.corrections)
+        addresses = [part.data_ptr() for part in parts]
+        self._library.kvferry_quantize(*addresses, hidden.data_ptr(), num_tokens, sizes.hidden, ops.WHOLE_ROW, 1)
+        return [*kept, *parts]
 
 
 class DecoderRun:

@@ -18,6 +18,11 @@ from kvferry_kernels.reference import QuantizedRows
 
 KERNELS = native.load()
 
+GROUP, WHOLE_ROW = reference.GROUP, reference.WHOLE_ROW
+
+NUMERICS = 2
+"""Raised with each change to what the compiled kernels compute."""
+
 PACKING = "tiles-1"
 """Names the orders of ``pack_linear`` and ``pack_linear_int8``, for who keeps what they return."""
 
@@ -35,7 +40,7 @@ MAX_GROUP = 64
 def variant(device: str) -> str:
     """Name the kernels used on a device: workers of one name compute the same bits."""
     if device == "cpu" and KERNELS is not None:
-        return KERNELS.name
+        return f"{KERNELS.name}-{NUMERICS}"
     return f"reference-{device.partition(':')[0]}"
 
 
@@ -212,27 +217,27 @@ def linear(x: Tensor, packed: Tensor, outputs: int, bias: Tensor | None, dtype: 
     return out
 
 
-def quantize_rows(x: Tensor) -> QuantizedRows:
-    """Quantize rows ``[num_rows, size]`` symmetrically to 8 bits, each 128 numbers by the largest of them.
+def quantize_rows(x: Tensor, group: int) -> QuantizedRows:
+    """Quantize rows ``[num_rows, size]`` symmetrically to 8 bits, each ``group`` numbers by the largest of them.
 
-    Products of a row with a NaN or infinity in it are NaN.
+    ``group`` is ``GROUP`` or ``WHOLE_ROW``. Products of a row with a NaN or infinity in it are NaN.
     """
     if KERNELS is None or not _native(x):
-        return reference.quantize_rows(x)
-    rows = empty_rows(*x.shape)
-    KERNELS.library.kvferry_quantize(
-        *(part.data_ptr() for part in rows), x.data_ptr(), x.shape[0], x.shape[1], x.dtype == torch.bfloat16
-    )
+        return reference.quantize_rows(x, group)
+    num_rows, size = x.shape
+    rows = empty_rows(num_rows, size, group)
+    KERNELS.library.kvferry_quantize(*_addresses(rows), x.data_ptr(), num_rows, size, group, x.dtype == torch.bfloat16)
     return rows
 
 
-def empty_rows(num_rows: int, size: int) -> QuantizedRows:
+def empty_rows(num_rows: int, size: int, group: int) -> QuantizedRows:
     """Room for ``num_rows`` quantized rows of up to ``size`` numbers, on the CPU."""
-    groups = -(-size // reference.GROUP)
+    groups = -(-size // group)
     return QuantizedRows(
         torch.empty(num_rows, size + -size % reference.FOUR, dtype=torch.int8),
         torch.empty(num_rows, groups, dtype=torch.float32),
         torch.empty(num_rows, groups, dtype=torch.int32),
+        group,
     )
 
 
@@ -248,25 +253,31 @@ def pack_linear_int8(weight: Tensor) -> Tensor:
 def linear_int8(rows: QuantizedRows, packed: Tensor, outputs: int, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Multiply quantized rows by what ``pack_linear_int8`` gave, and add ``bias`` ``[outputs]``.
 
-    Returns ``[num_rows, outputs]`` in ``dtype``, bfloat16 or float32, which is the bias's too. Sums over 128 inputs are
-    in integers; they are scaled and added, in their order, in float32, and rounded once.
+    Returns ``[num_rows, outputs]`` in ``dtype``, bfloat16 or float32, which is the bias's too. Sums over a
+    group of inputs are in integers; they are scaled and added, in their order, in float32, and rounded once.
     """
-    fits = all(part.is_cpu and part.is_contiguous() for part in (*rows, packed)) and (bias is None or _native(bias))
+    parts = (rows.numbers, rows.scales, rows.corrections, packed)
+    fits = all(part.is_cpu and part.is_contiguous() for part in parts) and (bias is None or _native(bias))
     if KERNELS is None or not fits or dtype not in (torch.bfloat16, torch.float32):
         return reference.linear_int8(rows, packed, outputs, bias, dtype)
     num_rows, size = rows.numbers.shape
     out = torch.empty(num_rows, outputs, dtype=dtype)
     KERNELS.library.kvferry_linear_int8(
         out.data_ptr(),
-        *(part.data_ptr() for part in rows),
+        *_addresses(rows),
         packed.data_ptr(),
         _pointer(bias),
         num_rows,
         outputs,
         size,
+        rows.group,
         dtype == torch.bfloat16,
     )
     return out
+
+
+def _addresses(rows: QuantizedRows) -> tuple[int, int, int]:
+    return rows.numbers.data_ptr(), rows.scales.data_ptr(), rows.corrections.data_ptr()
 
 
 def _native(*tensors: Tensor | None) -> bool:

@@ -26,8 +26,9 @@ LINEAR_TILE = 32
 FOUR = 4
 """Inputs that lie together in a packed weight of 8-bit integers."""
 
-GROUP = 128
-"""Numbers of a row that share a scale when it is quantized."""
+GROUP, WHOLE_ROW = 128, 32_768
+"""Numbers of a row that share a scale when it is quantized: few where some may be far larger than the others, else
+all of them, as far as their products have sums in 32 bits."""
 
 INT8_MAX, INT8_ZERO = 127, 128
 """Largest quantized number, and what stands for 0 in packed weights."""
@@ -43,12 +44,14 @@ class QuantizedRows(NamedTuple):
     """Rows of 8-bit integers, from -127 to 127; a row's number is about integer * scale of its group.
 
     ``numbers``: int8 ``[num_rows, size]``, the size rounded up to a multiple of 4. ``scales``: float32
-    ``[num_rows, groups]``, one for each 128 numbers. ``corrections``: int32, -128 times the sum of a group's numbers.
+    ``[num_rows, groups]``, one for each ``group`` numbers. ``corrections``: int32, -128 times the sum of a group's
+    numbers.
     """
 
     numbers: Tensor
     scales: Tensor
     corrections: Tensor
+    group: int
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
@@ -184,14 +187,15 @@ def linear(x: Tensor, packed: Tensor, outputs: int, bias: Tensor | None, dtype: 
     return (result if bias is None else result + bias.float()).to(dtype)
 
 
-def quantize_rows(x: Tensor) -> QuantizedRows:
+def quantize_rows(x: Tensor, group: int) -> QuantizedRows:
     """See ops.quantize_rows."""
     num_rows, size = x.shape
-    groups = -(-size // GROUP)
-    grouped = functional.pad(x.float(), (0, -size % GROUP)).view(num_rows, groups, GROUP)
+    padded = size + -size % FOUR
+    width = min(group, padded)  # of what is quantized together
+    grouped = functional.pad(x.float(), (0, -size % width)).view(num_rows, -(-padded // width), width)
     whole, scales = _quantize(grouped)
-    numbers = whole.flatten(1)[:, : size + -size % FOUR].to(torch.int8)
-    return QuantizedRows(numbers.contiguous(), scales, (-INT8_ZERO * whole.sum(-1)).int())
+    numbers = whole.flatten(1)[:, :padded].to(torch.int8)
+    return QuantizedRows(numbers.contiguous(), scales, (-INT8_ZERO * whole.sum(-1)).int(), group)
 
 
 def pack_linear_int8(weight: Tensor) -> Tensor:
@@ -206,8 +210,8 @@ def linear_int8(rows: QuantizedRows, packed: Tensor, outputs: int, bias: Tensor 
     """See ops.linear_int8. A group's sums are whole numbers far below 2^53: exact in float64, in any order."""
     weight = packed[:, :-1].transpose(1, 2).flatten(2).flatten(0, 1).double() - INT8_ZERO
     total = torch.zeros(len(rows.numbers), len(weight), device=weight.device)
-    for group, start in enumerate(range(0, weight.shape[1], GROUP)):
-        end = start + GROUP
+    for group, start in enumerate(range(0, weight.shape[1], rows.group)):
+        end = start + rows.group
         sums = rows.numbers[:, start:end].double() @ weight[:, start:end].T
         total += sums.float() * rows.scales[:, group, None]
     result = (total * packed[:, -1].flatten().view(torch.float32))[:, :outputs]

@@ -80,9 +80,9 @@ def embedded(spans: Sequence[tuple[int, int, int]]) -> Tensor:
     return torch.cat([random(160, HIDDEN, seed=seq)[first:end] for seq, first, end in spans])
 
 
-def multiply(x: Tensor, packed: Tensor, outputs: int, bias: Tensor | None) -> Tensor:
+def multiply(x: Tensor, packed: Tensor, outputs: int, bias: Tensor | None, group: int = ops.WHOLE_ROW) -> Tensor:
     if packed.dtype == torch.uint8:
-        return ops.linear_int8(ops.quantize_rows(x), packed, outputs, bias, torch.bfloat16)
+        return ops.linear_int8(ops.quantize_rows(x, group), packed, outputs, bias, torch.bfloat16)
     return ops.linear(x, packed, outputs, bias, torch.bfloat16)
 
 
@@ -104,7 +104,7 @@ def by_operations(
         hidden = multiply(mixed.flatten(1), layer.output, HIDDEN, layer.output_bias)
         hidden = ops.rms_norm(hidden, layer.mlp_norm, model.eps, residual)
         hidden = ops.silu_and_mul(multiply(hidden, layer.gate_up, 2 * INNER, layer.gate_up_bias))
-        hidden = multiply(hidden, layer.down, HIDDEN, layer.down_bias)
+        hidden = multiply(hidden, layer.down, HIDDEN, layer.down_bias, ops.GROUP)
         if i + 1 < len(all_layers):
             hidden = ops.rms_norm(hidden, all_layers[i + 1].input_norm, model.eps, residual)
     return hidden, residual

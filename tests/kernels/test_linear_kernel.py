@@ -72,7 +72,7 @@ def test_nothing_behind_a_packed_weight_is_read(kernels: str, rows: int, outputs
     tiles = ops.pack_linear(weight)
     result = ops.linear(x, before_a_guard(tiles), outputs, None, torch.float32)
     assert torch.equal(result, ops.linear(x, tiles, outputs, None, torch.float32))
-    quantized, tiles = ops.quantize_rows(x), ops.pack_linear_int8(weight)
+    quantized, tiles = ops.quantize_rows(x, ops.WHOLE_ROW), ops.pack_linear_int8(weight)
     result = ops.linear_int8(quantized, before_a_guard(tiles), outputs, None, torch.float32)
     assert torch.equal(result, ops.linear_int8(quantized, tiles, outputs, None, torch.float32))
 

@@ -114,8 +114,8 @@ INLINE struct ahead first_weights(const struct work *work, const struct product 
 INLINE struct product product_of(const struct work *work, void *out, const uint16_t *x, const void *weight,
                                  const uint16_t *bias, size_t outputs, size_t size) {
     const struct step *s = work->step;
-    return (struct product){work->model->is_int8 ? INT8_TO_BF16 : BF16_TO_BF16, out, x, s->rows8, weight, bias,
-                            (size_t)s->rows, outputs, size};
+    return (struct product){work->model->is_int8 ? INT8_TO_BF16 : BF16_TO_BF16, out, x, s->rows8, WHOLE_ROW, weight,
+                            bias, (size_t)s->rows, outputs, size};
 }
 
 INLINE struct product qkv_product(const struct work *work, const struct layer *layer) {
@@ -131,7 +131,7 @@ INLINE struct product output_product(const struct work *work) {
 
 /* Whether the product of gate and up does the activation too. */
 INLINE int is_gated(const struct decoder *m) {
-    return HAS_TILES && !m->is_int8 && (size_t)m->inner % OUTPUTS == 0;
+    return HAS_TILES && (size_t)m->inner % OUTPUTS == 0 && (!m->is_int8 || m->hidden <= WHOLE_ROW);
 }
 
 INLINE struct product gate_up_product(const struct work *work) {
@@ -140,7 +140,7 @@ INLINE struct product gate_up_product(const struct work *work) {
     struct product product = product_of(work, s->gate_up, s->hidden, work->layer->gate_up, work->layer->gate_up_bias,
                                         (size_t)m->inner * 2, (size_t)m->hidden);
     if (is_gated(m)) {
-        product.kind = BF16_GATED;
+        product.kind = m->is_int8 ? INT8_GATED : BF16_GATED;
         product.out = s->active;
         product.outputs = (size_t)m->inner;
     }
@@ -148,8 +148,10 @@ INLINE struct product gate_up_product(const struct work *work) {
 }
 
 INLINE struct product down_product(const struct work *work) {
-    return product_of(work, work->step->hidden, work->step->active, work->layer->down, work->layer->down_bias,
-                      (size_t)work->model->hidden, (size_t)work->model->inner);
+    struct product product = product_of(work, work->step->hidden, work->step->active, work->layer->down,
+                                        work->layer->down_bias, (size_t)work->model->hidden, (size_t)work->model->inner);
+    product.group = GROUP; /* an activation's largest numbers are far larger than the others */
+    return product;
 }
 
 INLINE struct attention attention_of(const struct decoder *m, const struct layer *layer, const struct step *s) {
@@ -163,7 +165,7 @@ INLINE struct rope rope_of(const struct decoder *m, const struct layer *layer, c
                          s->slots, m->cos, m->sin, (size_t)m->heads, (size_t)m->kv_heads, (size_t)m->dim, m->eps};
 }
 
-enum row_kind { ROPE, QUANTIZE, NORM, SILU };
+enum row_kind { ROPE, QUANTIZE, NORM, ACTIVATE };
 
 INLINE void one_row(const struct work *work, enum row_kind kind, const uint16_t *norm, const struct rope *rope,
                     size_t row) {
@@ -172,14 +174,14 @@ INLINE void one_row(const struct work *work, enum row_kind kind, const uint16_t 
     const size_t hidden = (size_t)m->hidden, inner = (size_t)m->inner, queries = (size_t)(m->heads * m->dim);
     uint16_t *x = s->hidden + row * hidden, *active = s->active + row * inner;
     if (kind == ROPE) rope_row(rope, row, 1);
-    if (kind == QUANTIZE) quantize_row(&s->rows8, row, s->mixed + row * queries, queries, 1);
+    if (kind == QUANTIZE) quantize_row(&s->rows8, row, s->mixed + row * queries, queries, WHOLE_ROW, 1);
     if (kind == NORM) {
         norm_row(x, x, s->residual + row * hidden, norm, hidden, m->eps, 1);
-        if (m->is_int8) quantize_row(&s->rows8, row, x, hidden, 1);
+        if (m->is_int8) quantize_row(&s->rows8, row, x, hidden, WHOLE_ROW, 1);
     }
-    if (kind == SILU) {
-        silu_row(active, s->gate_up + row * 2 * inner, inner, 1);
-        if (m->is_int8) quantize_row(&s->rows8, row, active, inner, 1);
+    if (kind == ACTIVATE) {
+        if (!is_gated(m)) silu_row(active, s->gate_up + row * 2 * inner, inner, 1);
+        if (m->is_int8) quantize_row(&s->rows8, row, active, inner, GROUP, 1);
     }
 }
 
@@ -226,8 +228,8 @@ INLINE void run_layer(struct work *work, atomic_size_t *counters) {
     next_phase(work);
     multiply_all(work, &gate_up, &counters[5], first_weights(work, &down));
     next_phase(work);
-    if (!is_gated(work->model)) {
-        each_row(work, SILU, NULL, &counters[6]);
+    if (!is_gated(work->model) || work->model->is_int8) {
+        each_row(work, ACTIVATE, NULL, &counters[6]);
         next_phase(work);
     }
     struct ahead after = nothing;

@@ -22,8 +22,9 @@ API void kvferry_linear(void *out, const uint16_t *x, const uint16_t *weight, co
 
 /* The rows are as kvferry_quantize makes them. */
 API void kvferry_linear_int8(void *out, int8_t *bytes, float *scales, int32_t *corrections, const uint8_t *weight,
-                             const void *bias, int64_t rows, int64_t outputs, int64_t size, int out_bf16) {
+                             const void *bias, int64_t rows, int64_t outputs, int64_t size, int64_t group,
+                             int out_bf16) {
     run(&(struct product){.kind = out_bf16 ? INT8_TO_BF16 : INT8_TO_FLOAT, .out = out,
-                          .rows8 = {bytes, scales, corrections}, .weight = weight, .bias = bias, .rows = (size_t)rows,
-                          .outputs = (size_t)outputs, .size = (size_t)size});
+                          .rows8 = {bytes, scales, corrections}, .group = (size_t)group, .weight = weight,
+                          .bias = bias, .rows = (size_t)rows, .outputs = (size_t)outputs, .size = (size_t)size});
 }

@@ -44,11 +44,18 @@ INLINE struct cut cut_product(const struct product *job) {
     return cut;
 }
 
-/* The weights of a task; none where many rows give time enough to read them. */
+/* The weights of a task. With several parts of rows, of which the first reads them for all, each fetches its share of those
+ * that come after. */
 INLINE struct ahead weights_of(const struct product *job, const struct cut *cut, size_t task) {
-    if (cut->parts != 1 || task >= cut->num_tasks) return (struct ahead){0};
-    const char *at = (const char *)job->weight + task * tile_bytes(job);
-    return (struct ahead){at, at + tile_bytes(job)};
+    const char *const weight = job->weight;
+    if (cut->parts == 1) {
+        if (task >= cut->num_tasks) return (struct ahead){0};
+        return (struct ahead){weight + task * tile_bytes(job), weight + (task + 1) * tile_bytes(job)};
+    }
+    const size_t bytes = cut->outputs / OUTPUTS * tile_bytes(job), share = bytes / cut->parts / 64 * 64;
+    const size_t part = task % cut->parts, after = task / cut->parts + 1;
+    if ((after + 1) * cut->outputs > job->outputs) return (struct ahead){0};
+    return (struct ahead){weight + after * bytes + part * share, weight + after * bytes + (part + 1) * share};
 }
 
 static void multiply_task(const struct product *job, const struct cut *cut, size_t task, struct ahead ahead) {

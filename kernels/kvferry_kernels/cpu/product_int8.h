@@ -14,7 +14,7 @@
  * what is ahead are fetched. */
 INLINE void multiply_int8(const int rows, const struct product *job, size_t first, size_t row, struct ahead *ahead,
                           size_t lines, int out_bf16) {
-    const size_t size = job->size, groups = num_groups(size);
+    const size_t size = job->size, groups = num_groups(size, job->group);
     const char *weight = (const char *)job->weight + first / OUTPUTS * int8_tile_bytes(size) + first % OUTPUTS * 4;
     const int8_t *x = job->rows8.bytes + row * size;
     const float *scales = job->rows8.scales + row * groups;
@@ -26,7 +26,7 @@ INLINE void multiply_int8(const int rows, const struct product *job, size_t firs
         ivec sum[ROWS][2];
         UNROLL for (int r = 0; r < rows; r++)
             UNROLL for (int c = 0; c < 2; c++) sum[r][c] = corrections[(size_t)r * groups] - (ivec){0};
-        const size_t count = at_most(left, GROUP);
+        const size_t count = at_most(left, job->group);
         left -= count;
         for (size_t four = 0; four < count; four += 4, x += 4, weight += OUTPUTS * 4, next += step) {
             __builtin_prefetch(next, 0, 2);

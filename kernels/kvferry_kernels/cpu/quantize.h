@@ -5,10 +5,12 @@
 
 #include "integers.h"
 
-/* Numbers of a row that share a scale when it is quantized. */
+/* Numbers of a row that share a scale: so few where some may be far larger than the others, else all of them, as far as
+ * their products have sums in 32 bits. */
 #define GROUP 128
+#define WHOLE_ROW 32768
 
-INLINE size_t num_groups(size_t size) { return (size + GROUP - 1) / GROUP; }
+INLINE size_t num_groups(size_t size, size_t group) { return (size + group - 1) / group; }
 
 /* Bytes of a quantized row: a multiple of four, as products take them. */
 INLINE size_t quantized_size(size_t size) { return (size + 3) / 4 * 4; }
@@ -40,13 +42,13 @@ INLINE void quantize_group(int8_t *out, float *scale, int32_t *correction, const
     *correction = -128 * total_of(total);
 }
 
-/* Groups of fewer numbers than a vector don't occur but at a row's end: GROUP is a multiple of every WIDTH. */
-INLINE void quantize_row(const struct quantized *out, size_t row, const void *x, size_t size, int bf16) {
-    const size_t whole = quantized_size(size), groups = num_groups(size);
-    for (size_t group = 0; group < groups; group++) {
-        const size_t at = group * GROUP, to = row * groups + group;
+/* Groups of fewer numbers than a vector don't occur but at a row's end: `group` is a multiple of every WIDTH. */
+INLINE void quantize_row(const struct quantized *out, size_t row, const void *x, size_t size, size_t group, int bf16) {
+    const size_t whole = quantized_size(size), groups = num_groups(size, group);
+    for (size_t i = 0; i < groups; i++) {
+        const size_t at = i * group, to = row * groups + i;
         quantize_group(out->bytes + row * whole + at, out->scales + to, out->corrections + to, x, at,
-                       at_most(GROUP, whole - at), size, bf16);
+                       at_most(group, whole - at), size, bf16);
     }
 }
 

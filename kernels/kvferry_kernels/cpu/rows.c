@@ -35,16 +35,16 @@ API void kvferry_silu_and_mul(void *out, const void *x, int64_t rows, int64_t si
 }
 
 API void kvferry_quantize(int8_t *bytes, float *scales, int32_t *corrections, const void *x, int64_t rows, int64_t size,
-                          int bf16) {
+                          int64_t group, int bf16) {
     const struct quantized out = {bytes, scales, corrections};
     const size_t row_bytes = (size_t)size * (bf16 ? 2 : 4);
 #pragma omp parallel for schedule(static) if (rows > 1 && rows * size >= PARALLEL_FROM)
     for (int64_t row = 0; row < rows; row++) {
         const void *from = (const char *)x + (size_t)row * row_bytes;
         if (bf16)
-            quantize_row(&out, (size_t)row, from, (size_t)size, 1);
+            quantize_row(&out, (size_t)row, from, (size_t)size, (size_t)group, 1);
         else
-            quantize_row(&out, (size_t)row, from, (size_t)size, 0);
+            quantize_row(&out, (size_t)row, from, (size_t)size, (size_t)group, 0);
     }
 }
 

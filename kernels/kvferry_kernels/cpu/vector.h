@@ -128,6 +128,10 @@ INLINE vec load(const void *from, size_t i, int bf16) {
 
 /* Rounds to nearest even; a NaN stays one. */
 INLINE hvec to_bf16(vec x) {
+#if defined(__AVX512BF16__)
+    const int small = 0x20; /* of the classes: too small for a normal number, of which the instruction makes 0 */
+    if (__builtin_expect(!_mm512_fpclass_ps_mask((__m512)x, small), 1)) return (hvec)_mm512_cvtneps_pbh((__m512)x);
+#endif
     uvec bits = (uvec)x;
     uvec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     ivec is_nan = x != x;
