@@ -26,7 +26,7 @@ class GroupLink(DirectLink):
         self._backend = backend
         self._make = make
         self._device = device
-        self._groups_out = GroupSender(postbox, backend, device, make, self.max_frame_bytes)
+        self._groups_out = GroupSender(postbox, backend, device, make)
         self._groups_in: GroupReceiver | None = None
         super().__init__(backend, self._groups_out, REASONS)
         postbox.on(GroupOffer, self._offered)

@@ -14,7 +14,7 @@ from protocol.messages import Peer
 from runtime.logs import get_logger
 from runtime.postbox import Postbox
 
-MAX_TOLD = 1024
+MAX_TOLD = 1 << 16
 """Frames of one sender that were told of and aren't here; it has ended the group before."""
 NUM_BUFFERS = 4
 """Frames of one sender that have come and aren't handed on."""

@@ -17,9 +17,10 @@ from runtime.postbox import Postbox
 NOT_JOINED, GROUP_FULL = REASONS = ("not_joined", "group_full")
 """Why a frame doesn't go through a group: there is none (yet), or its receiver is too slow."""
 
-MAX_BUFFERS = 32
-"""Frames for one receiver that wait for the thread: some pieces of several transfers. Buffers are made as they are
-needed, and used again."""
+MAX_HELD_BYTES = 32 << 20
+"""Of frames for one receiver that wait for the thread: twice the credit that a receiver gives to all."""
+MAX_HELD = 1 << 15
+"""Such frames."""
 REJOIN_S = 10.0
 """After a group that failed no other is tried with the same receiver for so long."""
 REFUSED_S = 60.0
@@ -32,37 +33,34 @@ log = get_logger("group")
 class _Line:
     """One receiver."""
 
-    def __init__(self, line: GroupLine, postbox: Postbox, max_frame_bytes: int) -> None:
+    def __init__(self, line: GroupLine, postbox: Postbox) -> None:
         self.line = line
         self._postbox = postbox
-        self._max_frame_bytes = max_frame_bytes
-        self._untold: list[tuple[bytearray, int]] = []
-        self._waiting: queue.SimpleQueue[tuple[bytearray, int] | None] = queue.SimpleQueue()
-        self._free: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+        self._untold: list[bytearray] = []
+        self._waiting: queue.SimpleQueue[bytearray | None] = queue.SimpleQueue()
         self._freed = asyncio.Event()
         self._num_awaiting = 0
-        self._num_buffers = 0
         self._num_told = 0
+        self._added_bytes = 0
+        self._sent_bytes = 0  # written by the thread alone
+
+    @property
+    def _held_bytes(self) -> int:
+        return self._added_bytes - self._sent_bytes
 
     def add(self, frame: Frame, num_bytes: int) -> bool:
         """Whether there was room for a frame. It goes with the next ``tell``."""
-        buffer = self._buffer()
-        if buffer is None:
+        if self._held_bytes + num_bytes > MAX_HELD_BYTES or self._waiting.qsize() + len(self._untold) >= MAX_HELD:
             return False
-        whole, start = memoryview(buffer), 0
-        for part in frame:
-            if len(part):  # an empty view can't be cast
-                flat = memoryview(part).cast("B")
-                whole[start : start + len(flat)] = flat
-                start += len(flat)
-        self._untold.append((buffer, num_bytes))
+        self._untold.append(bytearray().join(frame))
+        self._added_bytes += num_bytes
         return True
 
     def tell(self) -> None:
         """Tell of the frames that were added, and let them go."""
         if not self._untold or not self.line.is_open:
             return
-        told = GroupTold(self.line.group, self._num_told, tuple(size for _, size in self._untold))
+        told = GroupTold(self.line.group, self._num_told, tuple(map(len, self._untold)))
         self._postbox.send(self.line.peer, told)
         self._num_told += len(self._untold)
         for frame in self._untold:
@@ -70,10 +68,10 @@ class _Line:
         self._untold.clear()
 
     async def room(self) -> None:
-        """Return when half of the buffers are free, or the group is over."""
+        """Return when half of the room is free, or the group is over."""
         self._num_awaiting += 1  # before the look: the thread frees first and then looks at this
         try:
-            while not self.line.is_closed and self._num_buffers - self._free.qsize() > MAX_BUFFERS // 2:
+            while not self.line.is_closed and self._held_bytes > MAX_HELD_BYTES // 2:
                 self._freed.clear()
                 await self._freed.wait()
         finally:
@@ -82,8 +80,8 @@ class _Line:
     def work(self, group: PairGroup) -> None:
         """In the thread: send what was told."""
         while (frame := self._waiting.get()) is not None and not self.line.is_closed:
-            group.send(*frame)
-            self._free.put(frame[0])
+            group.send(frame, len(frame))
+            self._sent_bytes += len(frame)
             if self._num_awaiting:
                 self.line.on_loop(self._freed.set)
 
@@ -94,23 +92,13 @@ class _Line:
         self._waiting.put(None)
         self._freed.set()
 
-    def _buffer(self) -> bytearray | None:
-        try:
-            return self._free.get_nowait()
-        except queue.Empty:
-            if self._num_buffers == MAX_BUFFERS:
-                return None
-        self._num_buffers += 1
-        return bytearray(self._max_frame_bytes)
-
 
 class GroupSender(GroupEnd[_Line]):
     """Frames of one worker to all receivers."""
 
-    def __init__(self, postbox: Postbox, backend: str, device: str, make: MakeGroup, max_frame_bytes: int) -> None:
+    def __init__(self, postbox: Postbox, backend: str, device: str, make: MakeGroup) -> None:
         """``make`` makes a group of ``backend`` on ``device``. Needs a running loop."""
         super().__init__(postbox)
-        self._max_frame_bytes = max_frame_bytes
         self._backend = backend
         self._device = device
         self._make = make
@@ -123,7 +111,7 @@ class GroupSender(GroupEnd[_Line]):
             return
         group = secrets.token_hex(8)
         line = GroupLine(self.postbox, to, group, lambda reason: self.failed(to, reason))
-        self.lines[to] = end = _Line(line, self.postbox, self._max_frame_bytes)
+        self.lines[to] = end = _Line(line, self.postbox)
         self.postbox.send(to, GroupOffer(group, self._backend, self._device))
         try:
             line.start(self._make, SENDER, end.work)

@@ -17,7 +17,7 @@ from kvtransfer import group_line, group_sender, pair_group
 from kvtransfer.auto_link import AutoLink
 from kvtransfer.choose_link import LinkError, choose_link
 from kvtransfer.group_link import GroupLink
-from kvtransfer.group_sender import GROUP_FULL, MAX_BUFFERS, NOT_JOINED
+from kvtransfer.group_sender import GROUP_FULL, NOT_JOINED
 from kvtransfer.group_store import MAX_KEYS, MAX_VALUE_BYTES, BusStore, StoreError
 from kvtransfer.pair_group import Gloo, GlooGroup, GroupError, PairGroup
 from protocol.messages import GroupEnded, GroupOffer, GroupTold, GroupWord, Message, Peer
@@ -180,7 +180,7 @@ def test_a_link_closes_while_it_waits_for_the_other_end() -> None:
         ((5,), 3, "frame 3 was told, 0 was next"),
         ((2 << 20,), 0, "a frame has over 1048576 bytes"),
         ((-1,), 0, "a frame has over 1048576 bytes"),
-        ((1,) * 1025, 0, "over 1024 frames were told"),
+        ((1,) * 65537, 0, "over 65536 frames were told"),
     ],
 )
 def test_what_cant_be_received_ends_the_group_and_the_sender_hears_it(
@@ -218,7 +218,7 @@ def test_words_of_another_group_change_nothing() -> None:
     with_rig(check)
 
 
-def test_a_receiver_that_takes_nothing_fills_its_senders_buffers_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_receiver_that_takes_nothing_fills_its_senders_room_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
     real = GlooGroup.send
 
@@ -233,7 +233,8 @@ def test_a_receiver_that_takes_nothing_fills_its_senders_buffers_and_no_more(mon
         sender.offer(D)
         await until(lambda: sender.sharing == [D.id])
         monkeypatch.setattr(GlooGroup, "send", wait)
-        for _ in range(MAX_BUFFERS + 3):
+        monkeypatch.setattr(group_sender, "MAX_HELD_BYTES", 20)
+        for _ in range(23):
             sender.send(D, [b"1"])
         assert sender.fallbacks[GROUP_FULL] == 3
         draining = asyncio.ensure_future(sender.drain(D))
@@ -241,7 +242,7 @@ def test_a_receiver_that_takes_nothing_fills_its_senders_buffers_and_no_more(mon
         assert not draining.done(), "it waits for room"
         go_on.set()
         await draining
-        await until(lambda: len(frames) == MAX_BUFFERS)
+        await until(lambda: len(frames) == 20)
         await until(lambda: sender.try_send(D, [b"2"], 1))
 
     with_rig(check)
