@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from engine.block_runs import runs
 from engine.kv_cache import LayerCache
 from engine.layout import KVLayout
 
@@ -83,13 +84,6 @@ class ByIndex:
     def place(self, blocks: Sequence[int]) -> None:
         """As ``BlockCopies`` promises."""
         _copy(self._host, self._device, blocks)
-
-
-def runs(blocks: Sequence[int]) -> list[tuple[slice, slice]]:
-    """Stretches of block numbers that follow each other: their places in ``blocks``, and their numbers."""
-    starts = [i for i in range(len(blocks)) if not i or blocks[i] != blocks[i - 1] + 1]
-    ends = [*starts[1:], len(blocks)]
-    return [(slice(i, j), slice(blocks[i], blocks[i] + j - i)) for i, j in zip(starts, ends, strict=bool(starts))]
 
 
 def host_pieces(buffer: memoryview, layout: KVLayout) -> Tensor:

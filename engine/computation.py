@@ -28,7 +28,7 @@ class Computation:
         staging: Staging,
         pool: BlockPool,
         clock: StepClock,
-        on_layers: Callable[[int], None],
+        on_layers: Callable[[], None],
         choose: Choose,
     ) -> None:
         """``on_layers`` hears of layers that are done, ``memory`` counts them; ``choose`` chooses tokens by logits."""
@@ -72,7 +72,7 @@ class Computation:
 
     def _layers_done(self, count: int) -> None:
         self._memory.count_layers(count)
-        self._on_layers(count)
+        self._on_layers()
 
 
 def _rows(tasks: Sequence[Task], works: Sequence[Work]) -> tuple[list[Row], list[int]]:

@@ -334,7 +334,7 @@ class Engine:
         message = f"the answer has outgrown the whole pool of {total} blocks"
         self._results.append(Rejected(key, NEVER_FITS, message))
 
-    def _layers_done(self, _: int) -> None:
+    def _layers_done(self) -> None:
         self._turns.layers_done()
         if self._tell is not None and self._outbox.holds and self._outbox.has_news:
             self._tell(Report(tuple(self._outbox.take(())), load_of(self._book, self.clock)))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from engine.block_runs import runs
 from engine.layout import KVLayout
 from engine.pool_memory import LayerBytes, PoolMemory
 from kvtransfer.link import Buffer
@@ -29,10 +30,10 @@ class PoolContents:
         Nothing is copied as long as blocks are whole: they are the pool's own bytes, to be read before it changes.
         """
         layer, blocks, heads = self._place(where, table)
-        runs = _runs(blocks)
-        if len(runs) > MAX_RUNS:
+        stretches = [numbers for _, numbers in runs(blocks)]
+        if len(stretches) > MAX_RUNS:
             return [half[blocks, heads].data for half in (layer.k, layer.v)]
-        return [np.ascontiguousarray(half[run, heads]).data for half in (layer.k, layer.v) for run in runs]
+        return [np.ascontiguousarray(half[run, heads]).data for half in (layer.k, layer.v) for run in stretches]
 
     def write(self, where: PieceRange, table: Sequence[int], data: memoryview) -> None:
         """The counterpart of ``read``. Raises ``PieceError`` when the range or its size doesn't fit the table."""
@@ -41,8 +42,8 @@ class PoolContents:
             raise PieceError(f"{len(data)} bytes for a range of {where.num_bytes(self.layout)}")
         shape = (where.num_blocks, where.num_heads, layer.k.shape[2])
         half = len(data) // 2
-        runs = _runs(blocks)
-        place = runs[0] if len(runs) == 1 else blocks
+        stretches = [numbers for _, numbers in runs(blocks)]
+        place = stretches[0] if len(stretches) == 1 else blocks
         layer.k[place, heads] = np.frombuffer(data[:half], np.uint8).reshape(shape)
         layer.v[place, heads] = np.frombuffer(data[half:], np.uint8).reshape(shape)
 
@@ -66,9 +67,3 @@ class PoolContents:
         blocks = list(table[where.first_block : where.first_block + where.num_blocks])
         heads = slice(where.first_head, where.first_head + where.num_heads)
         return self._layers[where.group][where.layer], blocks, heads
-
-
-def _runs(blocks: Sequence[int]) -> list[slice]:
-    """Stretches of blocks that follow each other in the pool."""
-    starts = [i for i in range(len(blocks)) if not i or blocks[i] != blocks[i - 1] + 1]
-    return [slice(blocks[i], blocks[j - 1] + 1) for i, j in zip(starts, [*starts[1:], len(blocks)], strict=True)]

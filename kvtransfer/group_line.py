@@ -29,7 +29,7 @@ log = get_logger("group")
 class GroupLine:
     """Makes a group with ``peer`` in a thread of its own, greets the other end, then runs ``work`` there.
 
-    ``on_open`` and ``on_end(reason)`` are called on the loop, the latter at most once and never after ``close``.
+    ``on_end(reason)`` is called on the loop, at most once and never after ``close``.
     """
 
     def __init__(self, postbox: Postbox, peer: Peer, group: str, on_end: Callable[[str], None]) -> None:
@@ -116,6 +116,9 @@ class LineEnd(Protocol):
 
     line: GroupLine
 
+    def work(self, group: PairGroup) -> None:
+        """In the line's thread, once both ranks have joined; returns when nothing is left to do."""
+
     def close(self) -> None:
         """Close the line, and let its thread end."""
 
@@ -150,6 +153,14 @@ class GroupEnd(Generic[L]):
         if len(self.lines) + len(self._ending) >= MAX_LINES:
             return f"there are {MAX_LINES} groups already"
         return ""
+
+    def begin(self, end: L, make: MakeGroup, rank: int) -> None:
+        """Keep ``end`` and start its line."""
+        self.lines[end.line.peer] = end
+        try:
+            end.line.start(make, rank, end.work)
+        except OSError as error:
+            self.failed(end.line.peer, str(error))
 
     def word(self, sender: Peer, word: GroupWord) -> None:
         """A peer's entry."""

@@ -97,11 +97,7 @@ class GroupReceiver(GroupEnd[_Line]):
             self.postbox.send(sender, GroupEnded(offer.group, refusal))
             return
         line = GroupLine(self.postbox, sender, offer.group, lambda reason: self.failed(sender, reason))
-        self.lines[sender] = end = _Line(line, self._max_frame_bytes, self._take)
-        try:
-            line.start(self._make, RECEIVER, end.work)
-        except OSError as error:
-            self.failed(sender, str(error))
+        self.begin(_Line(line, self._max_frame_bytes, self._take), self._make, RECEIVER)
 
     def told(self, sender: Peer, told: GroupTold) -> None:
         """Frames come."""

@@ -111,12 +111,8 @@ class GroupSender(GroupEnd[_Line]):
             return
         group = secrets.token_hex(8)
         line = GroupLine(self.postbox, to, group, lambda reason: self.failed(to, reason))
-        self.lines[to] = end = _Line(line, self.postbox)
         self.postbox.send(to, GroupOffer(group, self._backend, self._device))
-        try:
-            line.start(self._make, SENDER, end.work)
-        except OSError as error:
-            self.failed(to, str(error))
+        self.begin(_Line(line, self.postbox), self._make, SENDER)
 
     def send(self, to: Peer, frame: Frame, num_bytes: int) -> str:
         """Keep a copy of a frame, to be sent: "" if that was done, else why not."""

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from engine import block_copies
-from engine.block_copies import ByIndex, InPieces, host_pieces, runs
+from engine.block_copies import ByIndex, InPieces, host_pieces
+from engine.block_runs import runs
 from engine.copy_stream import CudaStream
 from engine.kv_cache import LayerCache, cache_bytes, split_cache
 from engine.layout import CacheGroup, KVLayout

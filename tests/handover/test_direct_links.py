@@ -20,7 +20,7 @@ from protocol.codec import decode
 from protocol.messages import GroupTold
 from runtime.memory_bus import MemoryBus
 from runtime.postbox import Postbox
-from tests.support.scripted_gateway import ScriptedGateway
+from tests.support.scripted_gateway import ScriptedGateway, gateway_of
 from tests.support.stack import Stack, run, until
 
 PROMPT = [3 + (i * i) % 97 for i in range(77)]
@@ -47,12 +47,8 @@ def with_stack(check: Check, folder: Path, kind: str = "shm", *, segment_bytes: 
         stack.make_link = link
         await stack.add("decode", "decode-1", local_prefill_tokens=-1)
         await stack.add("prefill", "prefill-1", max_num_batched_tokens=32)
-        gateway = await ScriptedGateway(stack).open()
-        await check(stack, gateway)
-        gateway.wanted.clear()
-        await stack.idle()
-        await gateway.close()
-        await stack.close()
+        async with gateway_of(stack) as gateway:
+            await check(stack, gateway)
 
     run(body)
     assert not list(folder.iterdir())

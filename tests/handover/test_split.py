@@ -9,7 +9,7 @@ import pytest
 
 from protocol.codec import decode
 from protocol.messages import AttemptRef, Failed, Refused, Released, Tail
-from tests.support.scripted_gateway import GREEDY, ScriptedGateway
+from tests.support.scripted_gateway import GREEDY, ScriptedGateway, gateway_of
 from tests.support.stack import Stack, run, until
 
 PROMPT = [3 + (i * i) % 97 for i in range(77)]
@@ -25,12 +25,8 @@ def with_stack(check: Check, *, payload: int = 1 << 20, local: int = -1, num_blo
         stack = Stack(max_payload=payload, num_blocks=num_blocks)
         await stack.add("prefill", "prefill-1", max_num_batched_tokens=32)
         await stack.add("decode", "decode-1", local_prefill_tokens=local)
-        gateway = await ScriptedGateway(stack).open()
-        await check(stack, gateway)
-        gateway.wanted.clear()
-        await stack.idle()
-        await gateway.close()
-        await stack.close()
+        async with gateway_of(stack) as gateway:
+            await check(stack, gateway)
 
     run(body)
 

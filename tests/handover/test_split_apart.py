@@ -17,7 +17,7 @@ from engine.toy_model import ToyModel
 from protocol.messages import Tail
 from protocol.sampling import Sampling
 from tests.engine.test_model_shapes import save_tiny
-from tests.support.scripted_gateway import GREEDY, ScriptedGateway
+from tests.support.scripted_gateway import GREEDY, gateway_of
 from tests.support.stack import Stack, run
 
 PROMPT = [3 + (i * i) % 97 for i in range(77)]
@@ -42,16 +42,12 @@ def outputs(
         stack = Stack(model=model, staging=staging, max_model_len=200)
         await stack.add("prefill", "prefill-1", max_num_batched_tokens=32)
         await stack.add("decode", "decode-1")
-        gateway = await ScriptedGateway(stack).open()
         made: list[list[int]] = []
-        for name in names:
-            where = "prefill-1" if split else "decode-1"
-            gateway.ask(prompt, request_id=name, prefill=where, sampling=sampling, tails=(Tail(0), Tail(1)))
-            made += await gateway.finished(0, 1, request_id=name)
-        gateway.wanted.clear()
-        await stack.idle()
-        await gateway.close()
-        await stack.close()
+        async with gateway_of(stack) as gateway:
+            for name in names:
+                where = "prefill-1" if split else "decode-1"
+                gateway.ask(prompt, request_id=name, prefill=where, sampling=sampling, tails=(Tail(0), Tail(1)))
+                made += await gateway.finished(0, 1, request_id=name)
         return made
 
     return run(body)

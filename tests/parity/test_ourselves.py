@@ -18,7 +18,7 @@ from protocol.messages import Tail
 from protocol.sampling import Sampling
 from runtime.postbox import Postbox
 from tests.support.prompts import prompt_ids
-from tests.support.scripted_gateway import ScriptedGateway
+from tests.support.scripted_gateway import ScriptedGateway, gateway_of
 from tests.support.stack import Stack, run
 
 pytestmark = pytest.mark.model
@@ -67,12 +67,8 @@ def with_workers(
             await stack.add("prefill", f"prefill-{number}", **settings)
         for number in range(1, max(pools, 1) + 1):
             await stack.add("decode", f"decode-{number}", local_prefill_tokens=-1, **settings)
-        gateway = await ScriptedGateway(stack).open()
-        await check(gateway)
-        gateway.wanted.clear()
-        await stack.idle()
-        await gateway.close()
-        await stack.close()
+        async with gateway_of(stack) as gateway:
+            await check(gateway)
 
     run(body, within_s=600)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
+from collections.abc import AsyncIterator
 
 from protocol.messages import (
     Accepted,
@@ -159,3 +160,14 @@ class ScriptedGateway:
             for worker, ref in self.wanted:
                 self.postbox.send(worker, Wanted((ref,)))
             await asyncio.sleep(0.5)
+
+
+@contextlib.asynccontextmanager
+async def gateway_of(stack: Stack) -> AsyncIterator[ScriptedGateway]:
+    """One for the length of the block, at whose end the stack is idle and whole again, and closed."""
+    gateway = await ScriptedGateway(stack).open()
+    yield gateway
+    gateway.wanted.clear()
+    await stack.idle()
+    await gateway.close()
+    await stack.close()
