@@ -30,6 +30,7 @@ from engine.book import Book
 from engine.computation import Computation
 from engine.device_sampler import Choose, choose_on_host
 from engine.errors import BrokenPromise
+from engine.gathering import Gathering
 from engine.guidance import Guidance
 from engine.guide import GrammarError
 from engine.guides import Guides
@@ -92,6 +93,7 @@ class Engine:
         self._guidance = Guidance(self._book, guides)
         self._arrivals = Arrivals(self._book, self._intake, self._guidance)
         self.clock = StepClock()
+        self._gathering = Gathering(self.clock)
         self._computation = Computation(model, memory, self._staging, self._pool, self.clock, self._layers_done, choose)
         self._progress = Progress(self._book, settings.max_model_len, self._computation.copy_block)
         self._results: list[Result] = []
@@ -132,6 +134,16 @@ class Engine:
         """Whether ``step`` would compute something."""
         somebody = bool(self._book.running or self._book.waiting)
         return somebody and (not self._blocked or self._guidance.has_news)
+
+    def patience(self) -> float:
+        """For how many seconds a step is better put off, for prompts that come together; 0 if it may begin now.
+
+        No stream waits for that, nor do prompts that fill half a step.
+        """
+        left = [task.sequence.num_left for task in (*self._book.running, *self._book.waiting)]
+        if 1 in left or 2 * sum(left) > self._settings.max_num_batched_tokens:
+            return 0.0
+        return self._gathering.wait_s()
 
     @property
     def expects_news(self) -> bool:
@@ -181,6 +193,7 @@ class Engine:
             self._results.append(refusal)
             return
         book.requests[key] = request
+        self._gathering.arrived()
         self._guidance.ask(request)
         if request.trunk is not None:
             book.wait(request.trunk)
@@ -226,6 +239,7 @@ class Engine:
         tasks, works = within_logits(tasks, works, self._model.config.vocab_size)
         if works:
             self._book.num_steps += 1
+            self._gathering.begun()
             begun = time.perf_counter()
             try:
                 sampled = self._computation.run(tasks, works)

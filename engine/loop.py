@@ -73,14 +73,15 @@ class _Loop:
         return NEWS_S if self._engine.expects_news else None
 
     def _await_turn(self) -> bool:
-        """Obey and answer until a step may begin, so that whoever comes meanwhile is in it; False to end."""
-        with self._engine.clock.waiting():
-            while self._engine.has_tasks() and (seconds := self._turns.pause()):
+        """Obey and answer until a step should begin, so that whoever comes meanwhile is in it; False to end."""
+        engine = self._engine
+        with engine.clock.waiting():
+            while engine.has_tasks() and (seconds := engine.patience() or self._turns.pause()):
                 heard = self._obey(seconds)
                 if heard is _Heard.SHUTDOWN:
                     return False
                 if heard is _Heard.COMMANDS:
-                    self._tell(self._engine.report())
+                    self._tell(engine.report())
         return True
 
     def _tell(self, report: Report) -> None:

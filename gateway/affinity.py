@@ -33,18 +33,25 @@ class Affinity:
     def note(self, hashes: Sequence[bytes], worker: Peer) -> None:
         """A prompt of these full blocks goes to ``worker``. Its first blocks are forgotten last."""
         for name in reversed(hashes):
-            others = [peer for peer in self._holders.pop(name, ()) if peer != worker]
-            self._holders[name] = (worker, *others[: MAX_HOLDERS - 1])
+            holders = self._holders.get(name, ())
+            if not holders or holders[0] != worker:
+                others = [peer for peer in holders if peer != worker]
+                self._holders[name] = (worker, *others[: MAX_HOLDERS - 1])
+            self._holders.move_to_end(name)
         while len(self._holders) > self._max_blocks:
             self._holders.popitem(last=False)
 
     def cached_tokens(self, hashes: Sequence[bytes], workers: Sequence[Peer]) -> dict[Peer, int]:
         """Leading tokens of the prompt that each worker probably has; workers without any are left out."""
         found: dict[Peer, int] = {}
-        left = set(workers)
+        left = list(workers)
         for index, name in enumerate(hashes):
-            left &= set(self._holders.get(name, ()))
+            holders = self._holders.get(name, ())
+            kept = [peer for peer in left if peer in holders]
+            if len(kept) < len(left):
+                found.update((peer, index * BLOCK_TOKENS) for peer in left if index and peer not in kept)
+                left = kept
             if not left:
-                break
-            found.update(dict.fromkeys(left, (index + 1) * BLOCK_TOKENS))
+                return found
+        found.update((peer, len(hashes) * BLOCK_TOKENS) for peer in left if hashes)
         return found

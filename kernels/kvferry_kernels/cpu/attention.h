@@ -68,20 +68,19 @@ INLINE void score_tile(struct rows *state, size_t first, size_t end, const struc
     score_rows(state, first, end, tile, next, dim, bf16);
 }
 
-/* In two passes over the rows, so that a processor can work on several of them at a time. */
-INLINE void begin_softmax(struct rows *state, size_t row, size_t num_tokens, float scale, int bf16) {
+/* Scores of the rows from `row` to `end` become weights: `group` for each query, of which the first sees `num_tokens` and
+ * each after it one more. */
+INLINE void soften_tile(struct rows *state, size_t row, size_t end, size_t group, size_t num_tokens, float scale,
+                        int bf16) {
 #if HAS_TILES
     if (bf16) {
-        soften_row(state, row, num_tokens, scale);
+        soften_rows(state, row, end, group, num_tokens, scale);
         return;
     }
 #endif
-    (void)bf16;
-    raise_top(state, row, num_tokens, scale);
-}
-
-INLINE void end_softmax(struct rows *state, size_t row, float scale, int bf16) {
-    if (!HAS_TILES || !bf16) weigh_row(state, row, scale, bf16);
+    /* In two passes over the rows, so that a processor can work on several of them at a time. */
+    for (size_t r = row; r < end; r++) raise_top(state, r, at_most(num_tokens + (r - row) / group, TILE), scale);
+    for (size_t r = row; r < end; r++) weigh_row(state, r, scale, bf16);
 }
 
 INLINE void mix_tile(struct rows *state, size_t first, size_t end, const struct tile *tile, const struct tile *next,
@@ -112,10 +111,7 @@ INLINE void walk_tile(const struct attention *job, struct rows *state, size_t ro
                       int bf16) {
     const size_t group = job->heads / job->kv_heads, end = row + num_queries * group;
     score_tile(state, row + first * group, end, tile, next, job->dim, bf16);
-    for (size_t i = first; i < num_queries; i++)
-        for (size_t r = row + i * group; r < row + (i + 1) * group; r++)
-            begin_softmax(state, r, at_most(position + i + 1 - start, TILE), job->scale, bf16);
-    for (size_t r = row + first * group; r < end; r++) end_softmax(state, r, job->scale, bf16);
+    soften_tile(state, row + first * group, end, group, position + first + 1 - start, job->scale, bf16);
     const size_t seen = at_most(position + num_queries - start, TILE); /* by the last query */
     size_t whole = first; /* the first query that sees as much */
     while (position + whole + 1 - start < seen && !mixes_unseen(tile, seen, job->dim, bf16)) {
@@ -254,8 +250,17 @@ static void sort_by_blocks(const struct attention *job, int32_t *order, size_t c
     }
 }
 
+/* In how many groups `count` sequences that share tokens go: no more than `most` in one, and few heads evenly among threads. */
+static size_t num_groups_of(size_t count, size_t most, size_t kv_heads, size_t num_threads) {
+    size_t groups = (count + most - 1) / most;
+    while (groups < count && groups * kv_heads % num_threads && groups * kv_heads < TASKS_PER_THREAD * num_threads)
+        groups++;
+    return groups;
+}
+
 /* Decoding sequences in groups of those that share tokens, as equal in size as can be. */
-static void plan_decode(const struct attention *job, struct agenda *agenda, size_t count, size_t most) {
+static void plan_decode(const struct attention *job, struct agenda *agenda, size_t count, size_t most,
+                        size_t num_threads) {
     for (size_t i = 0; i < count;) {
         int32_t shared = 0;
         size_t end = i + 1;
@@ -264,7 +269,7 @@ static void plan_decode(const struct attention *job, struct agenda *agenda, size
             if (common == 0 || common < shared / 2) break;
             shared = shared == 0 || common < shared ? common : shared;
         }
-        const size_t groups = (end - i + most - 1) / most;
+        const size_t groups = num_groups_of(end - i, most, job->kv_heads, num_threads);
         for (size_t g = 0; g < groups; g++) {
             size_t from = i + (end - i) * g / groups, to = i + (end - i) * (g + 1) / groups;
             agenda->parts[agenda->num_parts++] = (struct part){(int32_t)from, (int32_t)(to - from), 0, 1,
@@ -289,7 +294,7 @@ static int plan_attention(const struct attention *job, struct agenda *agenda, si
     for (size_t seq = 0; seq < job->num_seqs; seq++)
         if (num_queries_of(job, seq) > 1) agenda->order[place++] = (int32_t)seq;
     sort_by_blocks(job, agenda->order, count);
-    plan_decode(job, agenda, count, most);
+    plan_decode(job, agenda, count, most, num_threads);
     for (size_t i = count; i < place; i++) {
         const size_t queries = num_queries_of(job, (size_t)agenda->order[i]);
         for (size_t query = 0; query < queries; query += most)

@@ -1,8 +1,9 @@
 /* Scores and weighted sums of a tile of 64 tokens on the matrix unit, in bfloat16: see tiles.h and attention_tile.h.
  *
- * Up to 16 rows at a time. Registers 0 to 3 hold sums; 4 and 5 rows, of 32 and of 16 numbers; 6 and 7 a block of K or V, 16
- * and 8 rows of pairs. A block of K has a pair of dimensions of its 16 tokens in 64 bytes, one of V a pair of tokens
- * of 16 dimensions. */
+ * Up to 16 rows at a time. Registers 0 to 3 hold sums; 4 and 5 rows, of 32 numbers; 6 and 7 a block of K, or V of 32 tokens,
+ * 16 rows of pairs. Where heads end in 16 numbers, 5 and 7 are half as large. A block of K has a pair of dimensions of
+ * its 16 tokens in 64 bytes. Two blocks of V are lined up, a pair of tokens of 16 dimensions in 64 bytes: a product
+ * takes the unit as long with 16 tokens as with 32. */
 
 #ifndef KVFERRY_ATTENTION_AMX_H
 #define KVFERRY_ATTENTION_AMX_H
@@ -12,16 +13,19 @@
 
 #if HAS_TILES
 
-#define HALF_BYTES (TILE_BYTES / 2)
 #define ROW_OF_SCORES (TILE * 4)
 
-INLINE void shape_attention(struct rows *state, size_t rows) {
+/* Whether the numbers of a head fill whole registers; then all of them are used whole. */
+INLINE int is_whole(size_t dim) { return dim * 2 % TILE_BYTES == 0; }
+
+INLINE void shape_attention(struct rows *state, size_t rows, size_t dim) {
     if (state->shaped == rows) return;
-    const uint8_t n = (uint8_t)rows;
+    const uint8_t n = (uint8_t)rows, halves = is_whole(dim) ? 1 : 2;
+    const uint16_t last = TILE_BYTES / halves;
     const struct tile_shapes shapes = {
         .palette = 1,
-        .row_bytes = {TILE_BYTES, TILE_BYTES, TILE_BYTES, TILE_BYTES, TILE_BYTES, HALF_BYTES, TILE_BYTES, TILE_BYTES},
-        .rows = {n, n, n, n, n, n, TILE_ROWS, TILE_ROWS / 2}};
+        .row_bytes = {TILE_BYTES, TILE_BYTES, TILE_BYTES, TILE_BYTES, TILE_BYTES, last, TILE_BYTES, TILE_BYTES},
+        .rows = {n, n, n, n, n, n, TILE_ROWS, TILE_ROWS / halves}};
     set_shapes(&shapes);
     state->shaped = rows;
 }
@@ -45,6 +49,18 @@ INLINE void shape_attention(struct rows *state, size_t rows) {
         STORE_TILE(sum, scores + (block) * TILE_BYTES, ROW_OF_SCORES); \
     } while (0)
 
+/* The same of rows of 64 numbers, which stay in registers 4 and 5. */
+#define SCORE_BLOCK_OF_64(sum, block) \
+    do { \
+        const char *k = tile->k.at[block]; \
+        ZERO_TILE(sum); \
+        LOAD_TILE(6, k, TILE_BYTES); \
+        ADD_PAIRS(sum, 4, 6); \
+        LOAD_TILE(7, k + TILE_ROWS * TILE_BYTES, TILE_BYTES); \
+        ADD_PAIRS(sum, 5, 7); \
+        STORE_TILE(sum, scores + (block) * TILE_BYTES, ROW_OF_SCORES); \
+    } while (0)
+
 /* A quarter of each piece, of `bytes`: between products, so that reading and computing overlap. */
 INLINE void fetch_quarter(const struct pieces *pieces, size_t bytes, size_t quarter) {
     for (size_t at = bytes / 4 * quarter; at < bytes / 4 * (quarter + 1); at += 64)
@@ -57,57 +73,134 @@ INLINE size_t rows_at_once(size_t rows) {
     return (rows + passes - 1) / passes;
 }
 
+#define SCORE_TILE(SCORE) \
+    do { \
+        SCORE(0, 0); \
+        if (next) fetch_quarter(&next->k, BLOCK * row_bytes, 0); \
+        if (tile->num_blocks > 1) SCORE(1, 1); \
+        if (next) fetch_quarter(&next->k, BLOCK * row_bytes, 1); \
+        if (tile->num_blocks > 2) SCORE(2, 2); \
+        if (next) fetch_quarter(&next->k, BLOCK * row_bytes, 2); \
+        if (tile->num_blocks > 3) SCORE(3, 3); \
+        if (next) fetch_quarter(&next->k, BLOCK * row_bytes, 3); \
+    } while (0)
+
 INLINE void score_by_tiles(struct rows *state, size_t first, size_t end, const struct tile *tile,
                            const struct tile *next, size_t dim) {
     const size_t row_bytes = dim * 2, most = rows_at_once(end - first);
     for (size_t row = first; row < end; row += most, next = NULL) {
         const char *q = (const char *)state->q + row * row_bytes;
         char *scores = (char *)(state->weights + row * TILE);
-        shape_attention(state, at_most(end - row, most));
-        SCORE_BLOCK(0, 0);
-        if (next) fetch_quarter(&next->k, BLOCK * row_bytes, 0);
-        if (tile->num_blocks > 1) SCORE_BLOCK(1, 1);
-        if (next) fetch_quarter(&next->k, BLOCK * row_bytes, 1);
-        if (tile->num_blocks > 2) SCORE_BLOCK(2, 2);
-        if (next) fetch_quarter(&next->k, BLOCK * row_bytes, 2);
-        if (tile->num_blocks > 3) SCORE_BLOCK(3, 3);
-        if (next) fetch_quarter(&next->k, BLOCK * row_bytes, 3);
+        shape_attention(state, at_most(end - row, most), dim);
+        if (row_bytes == 2 * TILE_BYTES) {
+            LOAD_TILE(4, q, 2 * TILE_BYTES);
+            LOAD_TILE(5, q + TILE_BYTES, 2 * TILE_BYTES);
+            SCORE_TILE(SCORE_BLOCK_OF_64);
+        } else {
+            SCORE_TILE(SCORE_BLOCK);
+        }
     }
 }
 
-/* Scores of a row become weights: the first `num_tokens`, the others 0. The running softmax is in powers of two. The
- * total is of the weights as they are used, rounded, so that they sum to 1. */
-INLINE void soften_row(struct rows *state, size_t row, size_t num_tokens, float scale) {
-    const uint64_t seen = num_tokens < TILE ? ((uint64_t)1 << num_tokens) - 1 : ~(uint64_t)0;
-    const float *from = state->weights + row * TILE;
-    const float least = state->top[row], to_power = scale * 1.44269504f;
-    uint16_t *to = state->half_weights + row * TILE;
-    __m512 score[TILE / WIDTH];
-    UNROLL for (int c = 0; c < TILE / WIDTH; c++)
-        score[c] = _mm512_mask_mov_ps(_mm512_set1_ps(-__builtin_inff()), (__mmask16)(seen >> (c * WIDTH)),
-                                      (__m512)load(from, (size_t)c * WIDTH, 0));
-    const float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(score[0], score[1]),
-                                                          _mm512_max_ps(score[2], score[3]))) * to_power;
-    const float top = most > least ? most : least;
-    const __m512 below = _mm512_set1_ps(-top), by = _mm512_set1_ps(to_power), lowest = _mm512_set1_ps(-126.0f);
-    vec sum = {0};
-    UNROLL for (int c = 0; c < TILE / WIDTH; c += 2) {
-        __m512 weight[2];
-        UNROLL for (int i = 0; i < 2; i++) {
-            const __m512 power = _mm512_fmadd_ps(score[c + i], by, below);
-            weight[i] = exp2_for_bf16(power, _mm512_cmp_ps_mask(power, lowest, _CMP_NLT_UQ)); /* a NaN stays one */
-        }
-        const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(weight[1], weight[0]);
-        _mm512_storeu_si512(to + c * WIDTH, both);
-        /* the odd ones where they are, the even ones moved up: the sum is in a fixed order all the same */
-        sum += (vec)_mm512_slli_epi32(both, 16);
-        sum += (vec)_mm512_and_si512(both, _mm512_set1_epi32((int)0xffff0000u));
+#define FOUR 4 /* rows whose softmax is computed together: their sums lie side by side in one vector's lanes */
+
+/* The first numbers of four vectors' sums, or maxima, in every quarter of one: each in the same order. */
+#define FOLD_FOUR(op, x) \
+    ({ \
+        const __m512 low = op(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1])); \
+        const __m512 high = op(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3])); \
+        const __m512 both = op((__m512)_mm512_unpacklo_pd((__m512d)low, (__m512d)high), \
+                               (__m512)_mm512_unpackhi_pd((__m512d)low, (__m512d)high)); \
+        const __m512 half = op(both, _mm512_shuffle_f32x4(both, both, 0x4e)); \
+        op(half, _mm512_shuffle_f32x4(half, half, 0xb1)); \
+    })
+
+/* One of four rows' numbers in all lanes. */
+INLINE __m512 of_row(__m512 four, int i) {
+    switch (i) {
+    case 0: return _mm512_permute_ps(four, 0x00);
+    case 1: return _mm512_permute_ps(four, 0x55);
+    case 2: return _mm512_permute_ps(four, 0xaa);
+    default: return _mm512_permute_ps(four, 0xff);
     }
-    const __m512 old = _mm512_set1_ps(least - top);
-    const float shrink = _mm512_cvtss_f32(exp2_for_bf16(old, _mm512_cmp_ps_mask(old, lowest, _CMP_NLT_UQ)));
-    state->top[row] = top;
-    state->total[row] = state->total[row] * shrink + sum_of(sum);
-    state->shrink[row] = shrink;
+}
+
+INLINE __m512 score_of(const struct rows *state, size_t row, int c, const uint64_t *seen, int i, int whole) {
+    const float *from = state->weights + (row + (size_t)i) * TILE + c * WIDTH;
+    if (whole) return _mm512_loadu_ps(from);
+    return _mm512_mask_loadu_ps(_mm512_set1_ps(-__builtin_inff()), (__mmask16)(seen[i] >> (c * WIDTH)), from);
+}
+
+INLINE __m512 to_weight(__m512 score, __m512 by, __m512 below) {
+    const __m512 power = _mm512_fmadd_ps(score, by, below);
+    return exp2_for_bf16(power, _mm512_cmp_ps_mask(power, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ)); /* a NaN stays one */
+}
+
+/* Scores of `count` rows become weights: those `seen`, the others 0. The running softmax is in powers of two. The
+ * total is of the weights as they are used, rounded, so that they sum to 1. `whole`: all are seen. */
+INLINE void soften(const int count, const int whole, struct rows *state, size_t row, const uint64_t *seen,
+                   float scale) {
+    const __mmask8 rows = (__mmask8)((1u << count) - 1);
+    const __m512 by = _mm512_set1_ps(scale * 1.44269504f);
+    __m512 most[FOUR], sum[FOUR];
+    UNROLL for (int i = 0; i < FOUR; i++) {
+        most[i] = sum[i] = _mm512_setzero_ps();
+        if (i >= count) continue;
+        most[i] = score_of(state, row, 0, seen, i, whole);
+        UNROLL for (int c = 1; c < TILE / WIDTH; c++)
+            most[i] = _mm512_max_ps(score_of(state, row, c, seen, i, whole), most[i]);
+    }
+    const __m512 least = _mm512_broadcast_f32x4(_mm_maskz_loadu_ps(rows, state->top + row));
+    const __m512 top = _mm512_max_ps(_mm512_mul_ps(FOLD_FOUR(_mm512_max_ps, most), by), least);
+    UNROLL for (int i = 0; i < count; i++) {
+        const __m512 below = of_row(_mm512_sub_ps(_mm512_setzero_ps(), top), i);
+        uint16_t *to = state->half_weights + (row + (size_t)i) * TILE;
+        UNROLL for (int c = 0; c < TILE / WIDTH; c += 2) {
+            const __m512 one = to_weight(score_of(state, row, c, seen, i, whole), by, below);
+            const __m512 other = to_weight(score_of(state, row, c + 1, seen, i, whole), by, below);
+            const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(other, one);
+            _mm512_storeu_si512(to + c * WIDTH, both);
+            /* the odd ones where they are, the even ones moved up: the sum is in a fixed order all the same */
+            sum[i] += (__m512)_mm512_slli_epi32(both, 16);
+            sum[i] += (__m512)_mm512_and_si512(both, _mm512_set1_epi32((int)0xffff0000u));
+        }
+    }
+    const __m512 shrink = to_weight(least, _mm512_set1_ps(1.0f), _mm512_sub_ps(_mm512_setzero_ps(), top));
+    const __m512 total = _mm512_broadcast_f32x4(_mm_maskz_loadu_ps(rows, state->total + row));
+    const __m512 now = _mm512_fmadd_ps(total, shrink, FOLD_FOUR(_mm512_add_ps, sum));
+    _mm_mask_storeu_ps(state->top + row, rows, _mm512_castps512_ps128(top));
+    _mm_mask_storeu_ps(state->total + row, rows, _mm512_castps512_ps128(now));
+    _mm_mask_storeu_ps(state->shrink + row, rows, _mm512_castps512_ps128(shrink));
+}
+
+INLINE void soften_some(const int whole, struct rows *state, size_t row, size_t count, const uint64_t *seen,
+                        float scale) {
+    switch (count) {
+    case 1: soften(1, whole, state, row, seen, scale); break;
+    case 2: soften(2, whole, state, row, seen, scale); break;
+    case 3: soften(3, whole, state, row, seen, scale); break;
+    default: soften(FOUR, whole, state, row, seen, scale);
+    }
+}
+
+/* All rows from `row` to `end`, `group` for each query, of which the first sees `num_tokens` and each after it one more. */
+INLINE void soften_rows(struct rows *state, size_t row, size_t end, size_t group, size_t num_tokens, float scale) {
+    size_t of_query = 0; /* rows of this query that are done */
+    for (size_t count; row < end; row += count) {
+        uint64_t seen[FOUR];
+        const int whole = num_tokens >= TILE;
+        count = at_most(end - row, FOUR);
+        for (size_t i = 0; i < count; i++) {
+            seen[i] = num_tokens < TILE ? ((uint64_t)1 << num_tokens) - 1 : ~(uint64_t)0;
+            if (++of_query < group) continue;
+            of_query = 0;
+            num_tokens++;
+        }
+        if (whole)
+            soften_some(1, state, row, count, seen, scale);
+        else
+            soften_some(0, state, row, count, seen, scale);
+    }
 }
 
 INLINE void shrink_rows(struct rows *state, size_t row, size_t end, size_t dim) {
@@ -118,67 +211,75 @@ INLINE void shrink_rows(struct rows *state, size_t row, size_t end, size_t dim) 
     }
 }
 
-/* Block `b` of V; of the block that the context ends in a copy, with zeros where its memory may hold anything. */
-INLINE const char *values_of(const struct tile *tile, size_t b, size_t num_tokens, size_t dim, char *copy) {
-    const size_t tokens = num_tokens - b * BLOCK, row_bytes = dim * 4;
-    if (tokens >= BLOCK) return tile->v.at[b];
-    memset(copy, 0, BLOCK / 2 * row_bytes);
-    memcpy(copy, tile->v.at[b], tokens / 2 * row_bytes);
-    if (tokens % 2) {
-        const uint32_t *from = (const uint32_t *)(tile->v.at[b] + tokens / 2 * row_bytes);
-        uint32_t *to = (uint32_t *)(copy + tokens / 2 * row_bytes);
-        for (size_t d = 0; d < dim; d++) to[d] = from[d] & 0xffffu;
+/* V of the tile's first tokens, [pairs, dim, 2], one after another; where its memory may hold anything, zeros. Up to a whole
+ * number of registers. */
+INLINE void line_up(char *values, const struct tile *tile, size_t num_tokens, size_t dim) {
+    const size_t row_bytes = dim * 4, pairs = num_tokens / 2;
+    const size_t all = (num_tokens + 2 * TILE_ROWS - 1) / (2 * TILE_ROWS) * TILE_ROWS;
+    for (size_t pair = 0; pair < all; pair++, values += row_bytes) {
+        const char *from = tile->v.at[pair / (BLOCK / 2)] + pair % (BLOCK / 2) * row_bytes;
+        if (pair < pairs)
+            for (size_t i = 0; i < row_bytes; i += TILE_BYTES)
+                _mm512_store_si512(values + i, _mm512_loadu_si512(from + i));
+        else
+            for (size_t i = 0; i < row_bytes; i += TILE_BYTES)
+                _mm512_store_si512(values + i, pair == pairs && num_tokens % 2
+                                                   ? _mm512_maskz_loadu_epi16(0x55555555u, from + i)
+                                                   : _mm512_setzero_si512());
     }
-    return copy;
 }
 
-#define MIX_BLOCK(sum, value) \
+#define MIX_VALUES(sum, with, at) \
     do { \
-        LOAD_TILE(7, value, dim * 4); \
-        ADD_PAIRS(sum, 5, 7); \
+        LOAD_TILE(with, at, dim * 4); \
+        ADD_PAIRS(sum, 4, with); \
     } while (0)
+
+/* mix[row] += weights[row] . V for the shaped rows, 16 dimensions a register. */
+INLINE void mix_by_registers(const char *weights, char *mix, const char *values, size_t halves, size_t dim) {
+    size_t d = 0;
+    for (; d + 4 * TILE_ROWS <= dim; d += 4 * TILE_ROWS) {
+        LOAD_TILE(0, mix + d * 4, dim * 4);
+        LOAD_TILE(1, mix + d * 4 + TILE_BYTES, dim * 4);
+        LOAD_TILE(2, mix + d * 4 + 2 * TILE_BYTES, dim * 4);
+        LOAD_TILE(3, mix + d * 4 + 3 * TILE_BYTES, dim * 4);
+        for (size_t h = 0; h < halves; h++) {
+            const char *v = values + h * TILE_ROWS * dim * 4 + d * 4;
+            LOAD_TILE(4, weights + h * TILE_BYTES, TILE * 2);
+            MIX_VALUES(0, 6, v);
+            MIX_VALUES(1, 6, v + TILE_BYTES);
+            MIX_VALUES(2, 6, v + 2 * TILE_BYTES);
+            MIX_VALUES(3, 6, v + 3 * TILE_BYTES);
+        }
+        STORE_TILE(0, mix + d * 4, dim * 4);
+        STORE_TILE(1, mix + d * 4 + TILE_BYTES, dim * 4);
+        STORE_TILE(2, mix + d * 4 + 2 * TILE_BYTES, dim * 4);
+        STORE_TILE(3, mix + d * 4 + 3 * TILE_BYTES, dim * 4);
+    }
+    for (; d < dim; d += TILE_ROWS) {
+        LOAD_TILE(0, mix + d * 4, dim * 4);
+        for (size_t h = 0; h < halves; h++) {
+            LOAD_TILE(4, weights + h * TILE_BYTES, TILE * 2);
+            MIX_VALUES(0, 6, values + h * TILE_ROWS * dim * 4 + d * 4);
+        }
+        STORE_TILE(0, mix + d * 4, dim * 4);
+    }
+}
 
 /* mix[row] = mix[row] * shrink[row] + weights[row] . V over the tile's first tokens. */
 INLINE void mix_by_tiles(struct rows *state, size_t first, size_t end, const struct tile *tile, const struct tile *next,
                          size_t num_tokens, size_t dim) {
-    _Alignas(64) char copy[BLOCK / 2 * MAX_DIM * 4];
-    const size_t blocks = (num_tokens + BLOCK - 1) / BLOCK, most = rows_at_once(end - first);
-    const char *v[TILE_BLOCKS];
-    for (size_t b = 0; b < blocks; b++) v[b] = values_of(tile, b, num_tokens, dim, copy);
+    _Alignas(64) char values[TILE / 2 * MAX_DIM * 4];
+    const size_t halves = (num_tokens + 2 * TILE_ROWS - 1) / (2 * TILE_ROWS), most = rows_at_once(end - first);
     if (next) fetch_quarter(&next->v, BLOCK * dim * 2, 0);
+    line_up(values, tile, num_tokens, dim);
+    if (next) fetch_quarter(&next->v, BLOCK * dim * 2, 1);
     shrink_rows(state, first, end, dim);
     for (size_t row = first; row < end; row += most, next = NULL) {
-        const char *weights = (const char *)(state->half_weights + row * TILE);
-        char *mix = (char *)(state->mix + row * dim);
-        size_t d = 0;
-        shape_attention(state, at_most(end - row, most));
-        if (next) fetch_quarter(&next->v, BLOCK * dim * 2, 1);
-        for (; d + 4 * TILE_ROWS <= dim; d += 4 * TILE_ROWS) {
-            LOAD_TILE(0, mix + d * 4, dim * 4);
-            LOAD_TILE(1, mix + d * 4 + TILE_BYTES, dim * 4);
-            LOAD_TILE(2, mix + d * 4 + 2 * TILE_BYTES, dim * 4);
-            LOAD_TILE(3, mix + d * 4 + 3 * TILE_BYTES, dim * 4);
-            for (size_t b = 0; b < blocks; b++) {
-                LOAD_TILE(5, weights + b * HALF_BYTES, TILE * 2);
-                MIX_BLOCK(0, v[b] + d * 4);
-                MIX_BLOCK(1, v[b] + d * 4 + TILE_BYTES);
-                MIX_BLOCK(2, v[b] + d * 4 + 2 * TILE_BYTES);
-                MIX_BLOCK(3, v[b] + d * 4 + 3 * TILE_BYTES);
-            }
-            STORE_TILE(0, mix + d * 4, dim * 4);
-            STORE_TILE(1, mix + d * 4 + TILE_BYTES, dim * 4);
-            STORE_TILE(2, mix + d * 4 + 2 * TILE_BYTES, dim * 4);
-            STORE_TILE(3, mix + d * 4 + 3 * TILE_BYTES, dim * 4);
-        }
-        for (; d < dim; d += TILE_ROWS) {
-            LOAD_TILE(0, mix + d * 4, dim * 4);
-            for (size_t b = 0; b < blocks; b++) {
-                LOAD_TILE(5, weights + b * HALF_BYTES, TILE * 2);
-                MIX_BLOCK(0, v[b] + d * 4);
-            }
-            STORE_TILE(0, mix + d * 4, dim * 4);
-        }
+        shape_attention(state, at_most(end - row, most), dim);
         if (next) fetch_quarter(&next->v, BLOCK * dim * 2, 2);
+        mix_by_registers((const char *)(state->half_weights + row * TILE), (char *)(state->mix + row * dim), values,
+                         halves, dim);
         if (next) fetch_quarter(&next->v, BLOCK * dim * 2, 3);
     }
 }
