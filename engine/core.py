@@ -140,10 +140,11 @@ class Engine:
 
         No stream waits for that, nor do prompts that fill half a step.
         """
-        left = [task.sequence.num_left for task in (*self._book.running, *self._book.waiting)]
-        if 1 in left or 2 * sum(left) > self._settings.max_num_batched_tokens:
+        seconds = self._gathering.wait_s()
+        if not seconds:
             return 0.0
-        return self._gathering.wait_s()
+        left = [task.sequence.num_left for task in (*self._book.running, *self._book.waiting)]
+        return 0.0 if 1 in left or 2 * sum(left) > self._settings.max_num_batched_tokens else seconds
 
     @property
     def expects_news(self) -> bool:

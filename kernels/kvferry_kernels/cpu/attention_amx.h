@@ -104,7 +104,7 @@ INLINE void score_by_tiles(struct rows *state, size_t first, size_t end, const s
 
 #define FOUR 4 /* rows whose softmax is computed together: their sums lie side by side in one vector's lanes */
 
-/* The first numbers of four vectors' sums, or maxima, in every quarter of one: each in the same order. */
+/* Sums, or maxima, over the lanes of four vectors, side by side in every quarter of one; each in the same order. */
 #define FOLD_FOUR(op, x) \
     ({ \
         const __m512 low = op(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1])); \
