@@ -138,13 +138,14 @@ class Engine:
     def patience(self) -> float:
         """For how many seconds a step is better put off, for prompts that come together; 0 if it may begin now.
 
-        No stream waits for that, nor do prompts that fill half a step.
+        No stream waits for that, nor do prompts of which half a step's tokens are to be computed.
         """
-        seconds = self._gathering.wait_s()
-        if not seconds:
+        seconds, book = self._gathering.wait_s(), self._book
+        if not seconds or any(task.choice for task in (*book.running, *book.waiting)):
             return 0.0
-        left = [task.sequence.num_left for task in (*self._book.running, *self._book.waiting)]
-        return 0.0 if 1 in left or 2 * sum(left) > self._settings.max_num_batched_tokens else seconds
+        num_left = sum(task.sequence.num_left for task in book.running)
+        num_left += sum(waiting_view(book, task).num_left for task in book.waiting)
+        return seconds if 2 * num_left <= self._settings.max_num_batched_tokens else 0.0
 
     @property
     def expects_news(self) -> bool:

@@ -2,7 +2,7 @@
 
 A step reads all weights, however few tokens it computes, and who comes while it runs waits for its end. Streams that
 share steps end together, and their clients ask again together: one after another comes out of the gateway. Somebody
-who asks alone never waits, nor does anybody where prompts come at any time, since few are followed closely then.
+
 """
 
 from __future__ import annotations
@@ -38,10 +38,13 @@ class Gathering:
 
     def arrived(self) -> None:
         """A prompt has come."""
-        now = self._now()
-        self._followed += WEIGHT * ((now - self._latest <= self._gap_s()) - self._followed)
+        now, gap_s = self._now(), self._gap_s()
+        since_s = now - self._latest
+        self._followed += WEIGHT * ((since_s <= gap_s) - self._followed)
         self._latest = now
-        if not self._somebody_waits:
+        if (
+            not self._somebody_waits or since_s > LONGEST * gap_s
+        ):  # else of a prompt that left, or can't be computed yet
             self._somebody_waits, self._first = True, now
 
     def begun(self) -> None:

@@ -77,7 +77,8 @@ class _Loop:
         engine = self._engine
         with engine.clock.waiting():
             while engine.has_tasks() and (seconds := engine.patience() or self._turns.pause()):
-                heard = self._obey(seconds)
+                self._tell(engine.report())
+                heard = self._obey(min(seconds, NEWS_S) if engine.expects_news else seconds)
                 if heard is _Heard.SHUTDOWN:
                     return False
                 if heard is _Heard.COMMANDS:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 MAX_BODY_BYTES = 1 << 16
 _TIMEOUT_SECONDS = 2.0
-_QUESTION = "What is the capital of France?"
+_QUESTION = "What is the capital of Japan?"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tests.e2e.conftest import Up, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.nats]
 
-FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
+JAPAN = [{"role": "user", "content": "What is the capital of Japan?"}]
 LONG = "Tell me a long story about a ferry that crosses a wide river. " * 12
 
 
@@ -27,27 +27,27 @@ def model_of(up: Up) -> str:
         return api.models.list().data[0].id
 
 
-def test_the_printed_curl_answers_paris(split: Up) -> None:
+def test_the_printed_curl_answers_tokyo(split: Up) -> None:
     done = subprocess.run([*split.curl, "-sS", "-m", "60"], capture_output=True, text=True, check=True)
     answer = json.loads(done.stdout)
-    assert "Paris" in answer["choices"][0]["message"]["content"]
+    assert "Tokyo" in answer["choices"][0]["message"]["content"]
 
 
 def test_the_official_client_gets_the_same_text_streamed_and_not(split: Up) -> None:
     with client(split) as api:
-        ask = {"model": model_of(split), "messages": FRANCE, "temperature": 0, "max_tokens": 40}
+        ask = {"model": model_of(split), "messages": JAPAN, "temperature": 0, "max_tokens": 40}
         whole = api.chat.completions.create(**ask)  # type: ignore[call-overload]
         options = {"include_usage": True}
         chunks = list(api.chat.completions.create(**ask, stream=True, stream_options=options))  # type: ignore[call-overload]
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert "Paris" in text
+    assert "Tokyo" in text
     assert text == whole.choices[0].message.content
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
     assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
 
 
 def test_the_answer_names_its_path(split: Up) -> None:
-    body = {"model": model_of(split), "messages": FRANCE, "max_tokens": 3}
+    body = {"model": model_of(split), "messages": JAPAN, "max_tokens": 3}
     answer = httpx.post(f"{split.base_url}/v1/chat/completions", json=body, timeout=60)
     assert answer.headers["x-kvferry-path"] == "split"
 
@@ -138,7 +138,7 @@ def test_ending_curl_mid_stream_frees_everything_within_two_seconds(split: Up) -
 
 
 def test_one_token_and_an_end_at_the_first_token_leave_nothing_on_decode(split: Up) -> None:
-    body = {"model": model_of(split), "messages": FRANCE, "temperature": 0, "max_tokens": 1, "logprobs": True}
+    body = {"model": model_of(split), "messages": JAPAN, "temperature": 0, "max_tokens": 1, "logprobs": True}
     url = f"{split.base_url}/v1/chat/completions"
     one = httpx.post(url, json=body, timeout=60).json()
     assert one["choices"][0]["finish_reason"] == "length"
@@ -154,7 +154,7 @@ def test_one_token_and_an_end_at_the_first_token_leave_nothing_on_decode(split: 
 
 def test_an_end_token_at_the_very_first_token_is_counted(split: Up) -> None:
     bias = {"2": 100}
-    body = {"model": model_of(split), "messages": FRANCE, "temperature": 0, "max_tokens": 50, "logit_bias": bias}
+    body = {"model": model_of(split), "messages": JAPAN, "temperature": 0, "max_tokens": 50, "logit_bias": bias}
     answer = httpx.post(f"{split.base_url}/v1/chat/completions", json=body, timeout=60).json()
     assert answer["choices"][0]["finish_reason"] == "stop"
     assert answer["choices"][0]["message"]["content"] == ""
@@ -174,7 +174,7 @@ def test_an_end_token_at_the_very_first_token_is_counted(split: Up) -> None:
 )
 def test_bad_input_gets_openais_error_and_reaches_no_worker(split: Up, change: dict[str, object], status: int) -> None:
     before = [split.metric(worker, "num_steps") for worker in ("prefill-1", "decode-1")]
-    body = {"model": model_of(split), "messages": FRANCE, **change}
+    body = {"model": model_of(split), "messages": JAPAN, **change}
     answer = httpx.post(f"{split.base_url}/v1/chat/completions", json=body, timeout=60)
     assert answer.status_code == status
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
@@ -205,7 +205,7 @@ def test_a_decode_worker_that_is_killed_comes_back(model_dir: object) -> None:
         started = lambda: sum("decode-1 worker: ready" in line for line in up.lines) == 2  # noqa: E731
         until(started, 60, "decode-1 started again")
         assert any("decode-1" in line and "again" in line for line in up.lines if line.startswith("up"))
-        asked = {"model": model_of(up), "messages": FRANCE, "max_tokens": 4}
+        asked = {"model": model_of(up), "messages": JAPAN, "max_tokens": 4}
         url = f"{up.base_url}/v1/chat/completions"
         until(lambda: httpx.post(url, json=asked, timeout=60).status_code == 200, 30, "an answer again")
     finally:

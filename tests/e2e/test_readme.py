@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.nats]
 
 PORT = 8000
 BLOCK_S = 180.0
-QUESTION, ANSWER = "capital of France", "Paris"
+QUESTION, ANSWER = "capital of Japan", "Tokyo"
 ENDED_BY_CTRL_C = {128 + signal.SIGINT, -signal.SIGINT}
 """`kvferry` says 130; `make` lets the signal end it."""
 

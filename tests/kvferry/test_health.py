@@ -64,7 +64,7 @@ def test_the_request_can_be_pasted() -> None:
     assert "Authorization: Bearer $KVFERRY_API_KEY" in words
     body = json.loads(words[-1])
     assert body["model"] == "my model's"
-    assert body["messages"][0]["content"] == "What is the capital of France?"
+    assert body["messages"][0]["content"] == "What is the capital of Japan?"
 
 
 def test_the_request_has_no_key_where_none_is_needed() -> None:

@@ -168,7 +168,7 @@ def test_it_answers_recovers_from_deaths_and_ends_on_ctrl_c(
         for name in ("prefill-1", "decode-1"):
             assert any(line.startswith(name) and " blocks, " in line for line in up.shown)
         assert not any("ended unasked" in line for line in up.shown)
-        assert ask(up) == "The capital of France is Paris."
+        assert ask(up) == "The capital of Japan is Tokyo."
         session = os.getsid(up.process.pid)
         assert {os.getsid(child.pid) for child in up.family()} == {session}
         commands = [" ".join(child.cmdline()) for child in up.family()]
@@ -185,7 +185,7 @@ def test_it_answers_recovers_from_deaths_and_ends_on_ctrl_c(
         up.until("gateway-1 was ended by SIGKILL", seen)
         up.until("listening", seen)
         up.until_healthy(num_decode=1)
-        assert ask(up) == "The capital of France is Paris."
+        assert ask(up) == "The capital of Japan is Tokyo."
 
         family = up.family()
         up.process.send_signal(signal.SIGINT)
@@ -274,7 +274,7 @@ def test_role_both_answers_and_nothing_outlives_a_killed_up(
 ) -> None:
     with running(["--role", "both"], environ, empty) as up:
         up.until("ready after")
-        assert ask(up) == "The capital of France is Paris."
+        assert ask(up) == "The capital of Japan is Tokyo."
         family = up.family()
         assert len(family) == 5  # two brokers, the gateway, a worker's two halves
         up.process.kill()

@@ -102,27 +102,37 @@ INLINE void score_by_tiles(struct rows *state, size_t first, size_t end, const s
     }
 }
 
-#define FOUR 4 /* rows whose softmax is computed together: their sums lie side by side in one vector's lanes */
+#define FOUR 4 /* rows whose softmax is computed together: what one has a single number of fills a quarter of a vector */
 
-/* Sums, or maxima, over the lanes of four vectors, side by side in every quarter of one; each in the same order. */
+/* Sums, or maxima, over the lanes of four vectors, in the order of vector.h's: halves are folded onto each other. */
 #define FOLD_FOUR(op, x) \
     ({ \
-        const __m512 low = op(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1])); \
-        const __m512 high = op(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3])); \
-        const __m512 both = op((__m512)_mm512_unpacklo_pd((__m512d)low, (__m512d)high), \
-                               (__m512)_mm512_unpackhi_pd((__m512d)low, (__m512d)high)); \
-        const __m512 half = op(both, _mm512_shuffle_f32x4(both, both, 0x4e)); \
-        op(half, _mm512_shuffle_f32x4(half, half, 0xb1)); \
+        const __m512 first = op(_mm512_shuffle_f32x4(x[0], x[1], 0x44), _mm512_shuffle_f32x4(x[0], x[1], 0xee)); \
+        const __m512 second = op(_mm512_shuffle_f32x4(x[2], x[3], 0x44), _mm512_shuffle_f32x4(x[2], x[3], 0xee)); \
+        const __m512 four = op(_mm512_shuffle_f32x4(first, second, 0x88), _mm512_shuffle_f32x4(first, second, 0xdd)); \
+        const __m512 two = op(four, _mm512_permute_ps(four, 0x4e)); \
+        op(two, _mm512_permute_ps(two, 0xb1)); \
     })
 
 /* One of four rows' numbers in all lanes. */
 INLINE __m512 of_row(__m512 four, int i) {
     switch (i) {
-    case 0: return _mm512_permute_ps(four, 0x00);
-    case 1: return _mm512_permute_ps(four, 0x55);
-    case 2: return _mm512_permute_ps(four, 0xaa);
-    default: return _mm512_permute_ps(four, 0xff);
+    case 0: return _mm512_shuffle_f32x4(four, four, 0x00);
+    case 1: return _mm512_shuffle_f32x4(four, four, 0x55);
+    case 2: return _mm512_shuffle_f32x4(four, four, 0xaa);
+    default: return _mm512_shuffle_f32x4(four, four, 0xff);
     }
+}
+
+/* Numbers of up to four rows from memory and back. */
+INLINE __m512 load_four(const float *from, __mmask8 rows) {
+    const __m512i quarters = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+    return _mm512_permutexvar_ps(quarters, _mm512_zextps128_ps512(_mm_maskz_loadu_ps(rows, from)));
+}
+
+INLINE void store_four(float *to, __mmask8 rows, __m512 four) {
+    const __m512i firsts = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
+    _mm_mask_storeu_ps(to, rows, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, four)));
 }
 
 INLINE __m512 score_of(const struct rows *state, size_t row, int c, const uint64_t *seen, int i, int whole) {
@@ -150,7 +160,7 @@ INLINE void soften(const int count, const int whole, struct rows *state, size_t 
         UNROLL for (int c = 1; c < TILE / WIDTH; c++)
             most[i] = _mm512_max_ps(score_of(state, row, c, seen, i, whole), most[i]);
     }
-    const __m512 least = _mm512_broadcast_f32x4(_mm_maskz_loadu_ps(rows, state->top + row));
+    const __m512 least = load_four(state->top + row, rows);
     const __m512 top = _mm512_max_ps(_mm512_mul_ps(FOLD_FOUR(_mm512_max_ps, most), by), least);
     UNROLL for (int i = 0; i < count; i++) {
         const __m512 below = of_row(_mm512_sub_ps(_mm512_setzero_ps(), top), i);
@@ -166,11 +176,11 @@ INLINE void soften(const int count, const int whole, struct rows *state, size_t 
         }
     }
     const __m512 shrink = to_weight(least, _mm512_set1_ps(1.0f), _mm512_sub_ps(_mm512_setzero_ps(), top));
-    const __m512 total = _mm512_broadcast_f32x4(_mm_maskz_loadu_ps(rows, state->total + row));
+    const __m512 total = load_four(state->total + row, rows);
     const __m512 now = _mm512_fmadd_ps(total, shrink, FOLD_FOUR(_mm512_add_ps, sum));
-    _mm_mask_storeu_ps(state->top + row, rows, _mm512_castps512_ps128(top));
-    _mm_mask_storeu_ps(state->total + row, rows, _mm512_castps512_ps128(now));
-    _mm_mask_storeu_ps(state->shrink + row, rows, _mm512_castps512_ps128(shrink));
+    store_four(state->top + row, rows, top);
+    store_four(state->total + row, rows, now);
+    store_four(state->shrink + row, rows, shrink);
 }
 
 INLINE void soften_some(const int whole, struct rows *state, size_t row, size_t count, const uint64_t *seen,

@@ -7,10 +7,10 @@ import { setTimeout as pause } from 'node:timers/promises'
 export const load = createRequire(`${process.cwd()}/`)
 const { z } = load('zod')
 
-export const QUESTION = 'What is the capital of France?'
+export const QUESTION = 'What is the capital of Japan?'
 export const MESSAGES = [{ role: 'user', content: QUESTION }]
 export const MAX_TOKENS = 24
-export const STOP = 'Paris'
+export const STOP = 'Tokyo'
 export const TOO_LONG = 'word '.repeat(9000)
 export const FORCED_TOKENS = 200
 export const ENDLESS_TOKENS = 2000

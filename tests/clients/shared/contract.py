@@ -14,11 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 E = TypeVar("E", bound=Exception)
 
-QUESTION = "What is the capital of France?"
+QUESTION = "What is the capital of Japan?"
 MESSAGES = [{"role": "user", "content": QUESTION}]
 MAX_TOKENS = 24
 """Of plain answers: asked greedily, so that every client gets the same text."""
-STOP = "Paris"
+STOP = "Tokyo"
 TOO_LONG = "word " * 9000
 FORCED_TOKENS = 200
 """Enough for what schemas allow; a grammar ends the answer long before."""
