@@ -2,7 +2,7 @@
 
 A step reads all weights, however few tokens it computes, and who comes while it runs waits for its end. Streams that
 share steps end together, and their clients ask again together: one after another comes out of the gateway. Somebody
-
+who asks alone never waits, nor does anybody where prompts come seldom, since few are followed closely then.
 """
 
 from __future__ import annotations
