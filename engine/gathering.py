@@ -42,9 +42,8 @@ class Gathering:
         since_s = now - self._latest
         self._followed += WEIGHT * ((since_s <= gap_s) - self._followed)
         self._latest = now
-        if (
-            not self._somebody_waits or since_s > LONGEST * gap_s
-        ):  # else of a prompt that left, or can't be computed yet
+        # Who came before and still waits so long after has left, or can't be computed yet.
+        if not self._somebody_waits or since_s > LONGEST * gap_s:
             self._somebody_waits, self._first = True, now
 
     def begun(self) -> None:

@@ -239,10 +239,10 @@ INLINE void line_up(char *values, const struct tile *tile, size_t num_tokens, si
     }
 }
 
-#define MIX_VALUES(sum, with, at) \
+#define MIX_VALUES(sum, at) \
     do { \
-        LOAD_TILE(with, at, dim * 4); \
-        ADD_PAIRS(sum, 4, with); \
+        LOAD_TILE(6, at, dim * 4); \
+        ADD_PAIRS(sum, 4, 6); \
     } while (0)
 
 /* mix[row] += weights[row] . V for the shaped rows, 16 dimensions a register. */
@@ -256,10 +256,10 @@ INLINE void mix_by_registers(const char *weights, char *mix, const char *values,
         for (size_t h = 0; h < halves; h++) {
             const char *v = values + h * TILE_ROWS * dim * 4 + d * 4;
             LOAD_TILE(4, weights + h * TILE_BYTES, TILE * 2);
-            MIX_VALUES(0, 6, v);
-            MIX_VALUES(1, 6, v + TILE_BYTES);
-            MIX_VALUES(2, 6, v + 2 * TILE_BYTES);
-            MIX_VALUES(3, 6, v + 3 * TILE_BYTES);
+            MIX_VALUES(0, v);
+            MIX_VALUES(1, v + TILE_BYTES);
+            MIX_VALUES(2, v + 2 * TILE_BYTES);
+            MIX_VALUES(3, v + 3 * TILE_BYTES);
         }
         STORE_TILE(0, mix + d * 4, dim * 4);
         STORE_TILE(1, mix + d * 4 + TILE_BYTES, dim * 4);
@@ -270,7 +270,7 @@ INLINE void mix_by_registers(const char *weights, char *mix, const char *values,
         LOAD_TILE(0, mix + d * 4, dim * 4);
         for (size_t h = 0; h < halves; h++) {
             LOAD_TILE(4, weights + h * TILE_BYTES, TILE * 2);
-            MIX_VALUES(0, 6, values + h * TILE_ROWS * dim * 4 + d * 4);
+            MIX_VALUES(0, values + h * TILE_ROWS * dim * 4 + d * 4);
         }
         STORE_TILE(0, mix + d * 4, dim * 4);
     }
