@@ -157,7 +157,7 @@ class Loader:
         pack = packing(self.device.type, self.dtype, int8=self.int8)
         if pack is None:
             return Linear(self._place(matrix()), placed)
-        tiles = self.tiles.get(name, lambda: pack(self._place(matrix())))
+        tiles = self.tiles.get(name, lambda: pack(self._unpacked(matrix())))
         return Linear.of_tiles(tiles, *shape, placed, self.dtype, group)
 
     def _head(self, matrix: Callable[[], Tensor]) -> Head:
@@ -166,8 +166,12 @@ class Loader:
         pack = head_packing(self.device.type, self.dtype, int8=self.int8)
         if pack is None:
             return Head(self._place(matrix()))
-        tiles = self.tiles.get("head", lambda: pack(self._place(matrix())))
+        tiles = self.tiles.get("head", lambda: pack(self._unpacked(matrix())))
         return Head.of_tiles(tiles, self.config.vocab_size, self.config.hidden_size)
+
+    def _unpacked(self, matrix: Tensor) -> Tensor:
+        """What is packed: for 8-bit integers as exact as it is, so that it is rounded once."""
+        return matrix if self.int8 else self._place(matrix)
 
     def _norm(self, weight: Tensor) -> Tensor:
         return self._place(torch.ones_like(weight) if self.int8 else weight)

@@ -59,6 +59,7 @@ setup_llama_cpp() {
         tar -xzf "$home/llama_cpp_python-$LLAMA_CPP.tar.gz" -C "$home/source" --strip-components=3 \
             "llama_cpp_python-$LLAMA_CPP/vendor/llama.cpp"
     fi
+    keep_tile_shapes "$home/source/ggml/src/ggml-cpu/amx/mmq.cpp"
     if [[ ! -x $home/build/bin/llama-server || ! -x $home/build/bin/llama-quantize ]]; then
         cmake -S "$home/source" -B "$home/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
             -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF \
@@ -67,6 +68,14 @@ setup_llama_cpp() {
     fi
     requantize BF16
     requantize Q8_0 --pure
+}
+
+# g++ before 13 believes that loading the matrix unit's shapes reads 8 of their 64 bytes, and leaves out the stores of the
+# others: the first 8-bit product of several rows ends with an illegal instruction.
+keep_tile_shapes() { # FILE
+    grep -q 'KVFerry' "$1" && return
+    sed -i 's|^ *_tile_loadconfig(&tc);|    asm volatile("" : : "r"(\&tc) : "memory"); // KVFerry: all of tc is read\n&|' "$1"
+    grep -q 'KVFerry' "$1" || die "$1 has changed: its matrix unit's shapes may be lost by g++ before 13"
 }
 
 requantize() { # FORMAT [FLAG ...]

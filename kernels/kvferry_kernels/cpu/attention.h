@@ -153,10 +153,13 @@ INLINE void begin(struct rows *state, const struct attention *job, size_t row, s
 }
 
 INLINE void finish(const struct rows *state, const struct attention *job, size_t row, size_t from, int bf16) {
-    for (size_t r = 0; r < job->heads / job->kv_heads; r++)
-        for (size_t d = 0; d < job->dim; d += WIDTH)
-            store(job->out, from + r * job->dim + d,
-                  load(state->mix, (row + r) * job->dim + d, 0) / state->total[row + r], bf16);
+    for (size_t r = 0; r < job->heads / job->kv_heads; r++) {
+        const float total = state->total[row + r], inverse = 1.0f / total; /* a division takes as long as ten products */
+        for (size_t d = 0; d < job->dim; d += WIDTH) {
+            const vec mix = load(state->mix, (row + r) * job->dim + d, 0);
+            store(job->out, from + r * job->dim + d, bf16 ? mix * inverse : mix / total, bf16);
+        }
+    }
 }
 
 /* The first tile of a part's own that comes after its sequence `i`: the next sequence's, or the next head's first. */

@@ -114,16 +114,6 @@ INLINE void score_by_tiles(struct rows *state, size_t first, size_t end, const s
         op(two, _mm512_permute_ps(two, 0xb1)); \
     })
 
-/* One of four rows' numbers in all lanes. */
-INLINE __m512 of_row(__m512 four, int i) {
-    switch (i) {
-    case 0: return _mm512_shuffle_f32x4(four, four, 0x00);
-    case 1: return _mm512_shuffle_f32x4(four, four, 0x55);
-    case 2: return _mm512_shuffle_f32x4(four, four, 0xaa);
-    default: return _mm512_shuffle_f32x4(four, four, 0xff);
-    }
-}
-
 /* Numbers of up to four rows from memory and back. */
 INLINE __m512 load_four(const float *from, __mmask8 rows) {
     const __m512i quarters = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
@@ -135,86 +125,86 @@ INLINE void store_four(float *to, __mmask8 rows, __m512 four) {
     _mm_mask_storeu_ps(to, rows, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, four)));
 }
 
-INLINE __m512 score_of(const struct rows *state, size_t row, int c, const uint64_t *seen, int i, int whole) {
-    const float *from = state->weights + (row + (size_t)i) * TILE + c * WIDTH;
-    if (whole) return _mm512_loadu_ps(from);
-    return _mm512_mask_loadu_ps(_mm512_set1_ps(-__builtin_inff()), (__mmask16)(seen[i] >> (c * WIDTH)), from);
+/* One vector of a row's scores. `seen` has a bit for each token that it sees, or is NULL if it sees all. */
+INLINE __m512 score_of(const struct rows *state, size_t row, int c, const uint64_t *seen) {
+    const float *from = state->weights + row * TILE + c * WIDTH;
+    if (!seen) return _mm512_loadu_ps(from);
+    return _mm512_mask_loadu_ps(_mm512_set1_ps(-__builtin_inff()), (__mmask16)(seen[row] >> (c * WIDTH)), from);
 }
 
-INLINE __m512 to_weight(__m512 score, __m512 by, __m512 below) {
-    const __m512 power = _mm512_fmadd_ps(score, by, below);
-    return exp2_for_bf16(power, _mm512_cmp_ps_mask(power, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ)); /* a NaN stays one */
+#define LAX 8.0f /* powers of two */
+
+/* The running softmax is in powers of two, below a top that a score may surpass by LAX before it is raised: so what was
+ * summed up seldom has to shrink. */
+INLINE void raise_tops(struct rows *state, size_t row, int count, const uint64_t *seen, float scale) {
+    const __mmask8 rows = (__mmask8)((1u << count) - 1);
+    __m512 most[FOUR];
+    UNROLL for (int i = 0; i < FOUR; i++) {
+        most[i] = _mm512_setzero_ps();
+        if (i >= count) continue;
+        most[i] = score_of(state, row + (size_t)i, 0, seen);
+        UNROLL for (int c = 1; c < TILE / WIDTH; c++)
+            most[i] = _mm512_max_ps(score_of(state, row + (size_t)i, c, seen), most[i]);
+    }
+    const __m512 before = load_four(state->top + row, rows);
+    const __m512 peak = _mm512_mul_ps(FOLD_FOUR(_mm512_max_ps, most), _mm512_set1_ps(scale * 1.44269504f));
+    const __mmask16 higher = _mm512_cmp_ps_mask(peak, _mm512_add_ps(before, _mm512_set1_ps(LAX)), _CMP_GT_OQ);
+    const __m512 top = _mm512_mask_mov_ps(before, higher, peak);
+    store_four(state->top + row, rows, top);
+    store_four(state->shrink + row, rows, exp2_for_bf16(_mm512_sub_ps(before, top)));
+    state->shrinks |= higher != 0;
 }
 
-/* Scores of `count` rows become weights: those `seen`, the others 0. The running softmax is in powers of two. The
- * total is of the weights as they are used, rounded, so that they sum to 1. `whole`: all are seen. */
-INLINE void soften(const int count, const int whole, struct rows *state, size_t row, const uint64_t *seen,
-                   float scale) {
+/* Scores become weights. The total is of the weights as they are used, rounded, so that they sum to 1. */
+INLINE void weigh_four(struct rows *state, size_t row, int count, const uint64_t *seen, float scale) {
     const __mmask8 rows = (__mmask8)((1u << count) - 1);
     const __m512 by = _mm512_set1_ps(scale * 1.44269504f);
-    __m512 most[FOUR], sum[FOUR];
+    const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
+    __m512 sum[FOUR] = {0};
     UNROLL for (int i = 0; i < FOUR; i++) {
-        most[i] = sum[i] = _mm512_setzero_ps();
         if (i >= count) continue;
-        most[i] = score_of(state, row, 0, seen, i, whole);
-        UNROLL for (int c = 1; c < TILE / WIDTH; c++)
-            most[i] = _mm512_max_ps(score_of(state, row, c, seen, i, whole), most[i]);
-    }
-    const __m512 least = load_four(state->top + row, rows);
-    const __m512 top = _mm512_max_ps(_mm512_mul_ps(FOLD_FOUR(_mm512_max_ps, most), by), least);
-    UNROLL for (int i = 0; i < count; i++) {
-        const __m512 below = of_row(_mm512_sub_ps(_mm512_setzero_ps(), top), i);
+        const __m512 top = _mm512_set1_ps(state->top[row + (size_t)i]);
         uint16_t *to = state->half_weights + (row + (size_t)i) * TILE;
         UNROLL for (int c = 0; c < TILE / WIDTH; c += 2) {
-            const __m512 one = to_weight(score_of(state, row, c, seen, i, whole), by, below);
-            const __m512 other = to_weight(score_of(state, row, c + 1, seen, i, whole), by, below);
-            const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(other, one);
-            _mm512_storeu_si512(to + c * WIDTH, both);
-            /* the odd ones where they are, the even ones moved up: the sum is in a fixed order all the same */
-            sum[i] += (__m512)_mm512_slli_epi32(both, 16);
-            sum[i] += (__m512)_mm512_and_si512(both, _mm512_set1_epi32((int)0xffff0000u));
+            const __m512 one = _mm512_fmsub_ps(score_of(state, row + (size_t)i, c, seen), by, top);
+            const __m512 other = _mm512_fmsub_ps(score_of(state, row + (size_t)i, c + 1, seen), by, top);
+            const __m512bh both = _mm512_cvtne2ps_pbh(exp2_for_bf16(other), exp2_for_bf16(one));
+            _mm512_storeu_si512(to + c * WIDTH, (__m512i)both);
+            sum[i] = _mm512_dpbf16_ps(sum[i], both, ones);
         }
     }
-    const __m512 shrink = to_weight(least, _mm512_set1_ps(1.0f), _mm512_sub_ps(_mm512_setzero_ps(), top));
-    const __m512 total = load_four(state->total + row, rows);
-    const __m512 now = _mm512_fmadd_ps(total, shrink, FOLD_FOUR(_mm512_add_ps, sum));
-    store_four(state->top + row, rows, top);
-    store_four(state->total + row, rows, now);
-    store_four(state->shrink + row, rows, shrink);
+    const __m512 total = load_four(state->total + row, rows), shrink = load_four(state->shrink + row, rows);
+    store_four(state->total + row, rows, _mm512_fmadd_ps(total, shrink, FOLD_FOUR(_mm512_add_ps, sum)));
 }
 
-INLINE void soften_some(const int whole, struct rows *state, size_t row, size_t count, const uint64_t *seen,
-                        float scale) {
-    switch (count) {
-    case 1: soften(1, whole, state, row, seen, scale); break;
-    case 2: soften(2, whole, state, row, seen, scale); break;
-    case 3: soften(3, whole, state, row, seen, scale); break;
-    default: soften(FOUR, whole, state, row, seen, scale);
-    }
+/* All rows from `first` to `end`; in two passes, so that a processor can work on several of them at a time. */
+INLINE void soften(struct rows *state, size_t first, size_t end, const uint64_t *seen, float scale) {
+    size_t row = first;
+    state->shrinks = 0;
+    for (; row + FOUR <= end; row += FOUR) raise_tops(state, row, FOUR, seen, scale);
+    if (row < end) raise_tops(state, row, (int)(end - row), seen, scale);
+    for (row = first; row + FOUR <= end; row += FOUR) weigh_four(state, row, FOUR, seen, scale);
+    if (row < end) weigh_four(state, row, (int)(end - row), seen, scale);
 }
 
-/* All rows from `row` to `end`, `group` for each query, of which the first sees `num_tokens` and each after it one more. */
+/* `group` rows for each query, of which the first sees `num_tokens` and each after it one more. */
 INLINE void soften_rows(struct rows *state, size_t row, size_t end, size_t group, size_t num_tokens, float scale) {
-    size_t of_query = 0; /* rows of this query that are done */
-    for (size_t count; row < end; row += count) {
-        uint64_t seen[FOUR];
-        const int whole = num_tokens >= TILE;
-        count = at_most(end - row, FOUR);
-        for (size_t i = 0; i < count; i++) {
-            seen[i] = num_tokens < TILE ? ((uint64_t)1 << num_tokens) - 1 : ~(uint64_t)0;
-            if (++of_query < group) continue;
-            of_query = 0;
-            num_tokens++;
-        }
-        if (whole)
-            soften_some(1, state, row, count, seen, scale);
-        else
-            soften_some(0, state, row, count, seen, scale);
+    uint64_t seen[MAX_ROWS];
+    if (num_tokens >= TILE) {
+        soften(state, row, end, NULL, scale);
+        return;
     }
+    for (size_t r = row, of_query = 0; r < end; r++) {
+        seen[r] = num_tokens < TILE ? ((uint64_t)1 << num_tokens) - 1 : ~(uint64_t)0;
+        if (++of_query < group) continue;
+        of_query = 0;
+        num_tokens++;
+    }
+    soften(state, row, end, seen, scale);
 }
 
 INLINE void shrink_rows(struct rows *state, size_t row, size_t end, size_t dim) {
-    for (; row < end; row++) {
+    for (; state->shrinks && row < end; row++) {
         float *to = state->mix + row * dim;
         if (state->shrink[row] != 1.0f)
             for (size_t d = 0; d < dim; d += WIDTH) store(to, d, load(to, d, 0) * state->shrink[row], 0);

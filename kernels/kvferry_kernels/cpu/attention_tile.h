@@ -23,6 +23,7 @@ struct rows {
     _Alignas(64) uint16_t half_weights[MAX_ROWS * TILE];
     float top[MAX_ROWS], old_top[MAX_ROWS], total[MAX_ROWS], shrink[MAX_ROWS];
     size_t shaped; /* see attention_amx.h */
+    int shrinks;   /* whether the shrink of any row isn't 1; likewise */
 };
 
 /* Four pieces of memory to be fetched in parts, so that all is on its way when a tile is done. Without this, decode

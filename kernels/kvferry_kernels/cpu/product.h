@@ -13,23 +13,12 @@
 #include <stdatomic.h>
 
 #include "product_types.h"
-#include "tiles.h"
 
 #if HAS_TILES
 #include "product_amx.h"
 #else
 #include "product_bf16.h"
 #include "product_int8.h"
-#endif
-
-/* Rows of a task, enough to pay for reading a tile, few enough to share out evenly; outputs of a task of so many rows.
- * With fewer rows a task is one tile. */
-#if HAS_TILES
-#define ROWS_AT_ONCE 128
-#define MANY_OUTPUTS 128
-#else
-#define ROWS_AT_ONCE 96
-#define MANY_OUTPUTS 64
 #endif
 
 /* How a product is cut into tasks: `outputs` wide, `parts` of rows. */

@@ -43,8 +43,8 @@ INLINE void store_sums(void *sums, int more) {
 /* 64 bytes of each row by 32 outputs; `more`: rows beyond the 16th. */
 INLINE void add_step(int more, int bytes, const char *x, size_t stride, const char *weight) {
     LOAD_TILE(4, x, stride);
-    LOAD_TILE(6, weight, OUTPUTS * 4);
-    LOAD_TILE(7, weight + TILE_BYTES, OUTPUTS * 4);
+    PASS_TILE(6, weight, OUTPUTS * 4);
+    PASS_TILE(7, weight + TILE_BYTES, OUTPUTS * 4);
     if (bytes) {
         ADD_FOURS(0, 4, 6);
         ADD_FOURS(1, 4, 7);
@@ -78,94 +78,108 @@ INLINE void fetch_lines(struct ahead *ahead, size_t lines) {
     for (size_t i = 0; i < lines; i++, ahead->at += step) __builtin_prefetch(ahead->at, 0, 2);
 }
 
-/* The weights of the step after this one, into the nearest cache: a load that has to wait holds up the unit. Behind the
- * last step stand the next tile's, which are wanted next; a fetch of what isn't there does nothing. */
-INLINE void fetch_step(const char *weight) {
-    UNROLL for (size_t at = 0; at < STEP_BYTES; at += 64) __builtin_prefetch(weight + STEP_BYTES + at, 0, 3);
+/* 64 bytes of each row from byte `at` on, or what is left of it. */
+INLINE void add_bytes(const struct product *job, const struct way way, const struct panel *panel, const char *weight,
+                      size_t at) {
+    const size_t stride = way.bytes ? job->size : job->size * 2;
+    const char *x = (way.bytes ? (const char *)job->rows8.bytes : (const char *)job->x) + panel->row * stride + at;
+    if (at + TILE_BYTES <= stride)
+        add_step(way.tall, way.bytes, x, stride, weight);
+    else
+        add_rest(way.tall, way.bytes, x, stride, panel->rows, weight, stride - at);
 }
 
-/* Sums = x . weights of one tile of outputs, over the bytes `at` to `end` of each row of x; meanwhile `each` rows a step are
- * written. */
+/* Sums = x . weights of one tile of outputs; meanwhile `each` rows a step are written. */
 INLINE void sum_tile(const struct product *job, const struct way way, const struct panel *panel, const char *weight,
-                     size_t at, size_t end, void *sums, struct unfinished *before, size_t each, struct ahead *ahead,
-                     size_t lines) {
-    const size_t stride = way.bytes ? job->size : job->size * 2;
-    const char *x = (way.bytes ? (const char *)job->rows8.bytes : (const char *)job->x) + panel->row * stride;
+                     void *sums, struct writer *writer, size_t each, struct ahead *ahead, size_t lines) {
+    const size_t end = way.bytes ? job->size : job->size * 2;
     zero_sums(way.tall);
-    for (weight += at * OUTPUTS; at < end; at += TILE_BYTES, weight += STEP_BYTES) {
+    for (size_t at = 0; at < end; at += TILE_BYTES, weight += STEP_BYTES) {
         fetch_lines(ahead, lines);
-        fetch_step(weight);
-        if (at + TILE_BYTES <= stride)
-            add_step(way.tall, way.bytes, x + at, stride, weight);
-        else
-            add_rest(way.tall, way.bytes, x + at, stride, panel->rows, weight, stride - at);
-        write_rows(job, way, before, each);
+        add_bytes(job, way, panel, weight, at);
+        write_rows(job, way, writer, each);
     }
     store_sums(sums, way.tall);
 }
 
-/* total[row] += sums[row] * scale, of one group; `at` is its place among all rows'. */
-INLINE void add_group(const struct product *job, sums_of_tiles total, const int32_t (*sums)[OUTPUTS], size_t at,
-                      size_t groups, size_t rows) {
-    for (size_t r = 0; r < rows; r++, at += groups)
-        UNROLL for (int c = 0; c < 2; c++) {
-            const vec value = scaled(job, at, sums[r] + c * WIDTH) + load(total[r], (size_t)c * WIDTH, 0);
-            store(total[r], (size_t)c * WIDTH, value, 0);
-        }
-}
-
-/* Groups are added up in memory, but the last one, which is scaled on its way out. */
-INLINE void multiply_groups(const struct product *job, const struct way way, const struct panel *panel,
-                            struct unfinished *before, struct unfinished *now, size_t each, struct ahead *ahead,
-                            size_t lines) {
-    const size_t groups = now->groups, last = groups - 1;
-    const char *weight = weights_at(job, panel->first);
-    _Alignas(64) int32_t sums[2][ROWS_OF_TILES][OUTPUTS]; /* in turn, so that groups overlap */
-    memset(now->more, 0, panel->rows * sizeof *now->more);
-    for (size_t group = 0; group < last; group++) {
-        sum_tile(job, way, panel, weight, group * job->group, (group + 1) * job->group, sums[group % 2], before, each,
-                 ahead, lines);
-        add_group(job, now->more, sums[group % 2], panel->row * groups + group, groups, panel->rows);
-    }
-    sum_tile(job, way, panel, weight, last * job->group, job->size, now->sums, before, each, ahead, lines);
-}
-
 /* One panel's sums, and meanwhile the results of the one before. */
 INLINE void multiply_panel(const struct product *job, const struct way way, const struct panel *panel,
-                           struct unfinished *before, struct unfinished *now, struct ahead *ahead, size_t lines) {
+                           const struct unfinished *before, struct unfinished *now, struct ahead *ahead, size_t lines) {
     const size_t row_bytes = way.bytes ? job->size : job->size * 2;
     const size_t steps = (row_bytes + TILE_BYTES - 1) / TILE_BYTES * (way.gated ? 2 : 1);
-    const size_t each = (ROWS_OF_TILES + steps - 1) / steps;
     const char *weight = weights_at(job, panel->first);
+    const size_t each = (ROWS_OF_TILES + steps - 1) / steps;
+    struct writer writer = start_writing(job, way, before);
     now->panel = *panel;
-    now->next = 0;
     fetch_results(job, way, panel);
     if (way.gated) {
         const char *up = weights_at(job, job->outputs + panel->first);
         struct ahead between = {up, up + tile_bytes(job)};
-        sum_tile(job, way, panel, weight, 0, row_bytes, now->sums, before, each, &between, lines);
-        sum_tile(job, way, panel, up, 0, row_bytes, now->more, before, each, ahead, lines);
-    } else if (way.bytes && now->groups > 1) {
-        multiply_groups(job, way, panel, before, now, each, ahead, lines);
+        sum_tile(job, way, panel, weight, now->sums, &writer, each, &between, lines);
+        sum_tile(job, way, panel, up, now->more, &writer, each, ahead, lines);
     } else {
-        sum_tile(job, way, panel, weight, 0, row_bytes, now->sums, before, each, ahead, lines);
+        sum_tile(job, way, panel, weight, now->sums, &writer, each, ahead, lines);
     }
-    write_rows(job, way, before, ROWS_OF_TILES);
+    write_rows(job, way, &writer, ROWS_OF_TILES);
+}
+
+INLINE void write_panel(const struct product *job, const struct way way, const struct unfinished *done) {
+    struct writer writer = start_writing(job, way, done);
+    write_rows(job, way, &writer, ROWS_OF_TILES);
+}
+
+/* Sums of bytes with several scales a row: a group of inputs after the other, in each for all tiles of outputs, so that
+ * the group's bytes stay in the nearest cache. What becomes of a group's sums, to be added to those of the groups before
+ * or to be written after the last, is done beside the products of the next tile. */
+INLINE void multiply_groups(const struct product *job, const struct way way, const struct panel *panel, size_t last,
+                            struct ahead *ahead, size_t lines) {
+    const size_t groups = num_groups(job->size, job->group), tiles = (last - panel->first + OUTPUTS - 1) / OUTPUTS;
+    const size_t each = (ROWS_OF_TILES * TILE_BYTES + job->group - 1) / job->group;
+    struct unfinished done[MANY_OUTPUTS / OUTPUTS];
+    _Alignas(64) int32_t sums[2][ROWS_OF_TILES][OUTPUTS];
+    struct adder adder = {.rows = 0};
+    struct writer writer = {.left = 0};
+    for (size_t group = 0; group < groups; group++)
+        for (size_t tile = 0; tile < tiles; tile++) {
+            const size_t first = panel->first + tile * OUTPUTS, end = at_most((group + 1) * job->group, job->size);
+            const char *weight = weights_at(job, first) + group * job->group * OUTPUTS;
+            size_t row = 0;
+            zero_sums(way.tall);
+            for (size_t at = group * job->group; at < end; at += TILE_BYTES, weight += STEP_BYTES, row += each) {
+                fetch_lines(ahead, lines);
+                add_bytes(job, way, panel, weight, at);
+                add_rows(&adder, row, row + each);
+                write_rows(job, way, &writer, each);
+            }
+            add_rows(&adder, row, ROWS_OF_TILES);
+            write_rows(job, way, &writer, ROWS_OF_TILES);
+            adder.rows = 0;
+            if (group + 1 < groups) {
+                store_sums(sums[tile % 2], way.tall);
+                adder = start_adding(job, panel, group, groups, sums[tile % 2], done[tile].more);
+            } else {
+                store_sums(done[tile].sums, way.tall);
+                done[tile].panel = (struct panel){first, panel->row, panel->rows};
+                done[tile].groups = groups;
+                writer = start_writing(job, way, &done[tile]);
+            }
+        }
+    write_rows(job, way, &writer, ROWS_OF_TILES);
 }
 
 /* A function for each way, see product.h; without a panel it only writes what isn't written. */
-typedef void panel_multiplier(const struct product *job, const struct panel *panel, struct unfinished *before,
+typedef void panel_multiplier(const struct product *job, const struct panel *panel, const struct unfinished *before,
                               struct unfinished *now, struct ahead *ahead, size_t lines);
 
 #define PANEL(name, ...) \
     static __attribute__((noinline)) void name(const struct product *job, const struct panel *panel, \
-                                               struct unfinished *before, struct unfinished *now, \
+                                               const struct unfinished *before, struct unfinished *now, \
                                                struct ahead *ahead, size_t lines) { \
         const struct way way = {__VA_ARGS__}; \
         if (panel) \
             multiply_panel(job, way, panel, before, now, ahead, lines); \
         else \
-            write_rows(job, way, before, ROWS_OF_TILES); \
+            write_panel(job, way, before); \
     }
 PANEL(pairs_to_bf16, 0, 0, 1, 0)
 PANEL(pairs_to_float, 0, 0, 0, 0)
@@ -186,23 +200,43 @@ static panel_multiplier *const panel_multipliers[2][6] = {
     {more_pairs_to_bf16, more_pairs_to_float, more_fours_to_bf16, more_fours_to_float, more_pairs_gated,
      more_fours_gated}};
 
+typedef void group_multiplier(const struct product *job, const struct panel *panel, size_t last, struct ahead *ahead,
+                              size_t lines);
+
+#define GROUPS(name, ...) \
+    static __attribute__((noinline)) void name(const struct product *job, const struct panel *panel, size_t last, \
+                                               struct ahead *ahead, size_t lines) { \
+        const struct way way = {__VA_ARGS__}; \
+        multiply_groups(job, way, panel, last, ahead, lines); \
+    }
+GROUPS(groups_to_bf16, 0, 1, 1, 0)
+GROUPS(groups_to_float, 0, 1, 0, 0)
+GROUPS(more_groups_to_bf16, 1, 1, 1, 0)
+GROUPS(more_groups_to_float, 1, 1, 0, 0)
+
+/* By whether there are rows beyond the 16th, and by whether results are floats. */
+static group_multiplier *const group_multipliers[2][2] = {{groups_to_bf16, groups_to_float},
+                                                          {more_groups_to_bf16, more_groups_to_float}};
+
 /* Rows up to `end` by outputs up to `last`, in passes of about as many rows each; what is ahead is fetched in the
  * first of them. A pass takes all outputs, so that its rows stay in the nearest cache. */
 static void multiply_by_tiles(const struct product *job, size_t first, size_t last, size_t row, size_t end,
                               struct ahead *ahead) {
     const size_t rows = end - row, passes = (rows + ROWS_OF_TILES - 1) / ROWS_OF_TILES;
+    const int grouped = is_int8(job) && job->group < job->size;
     struct unfinished panels[2];
     size_t count = 0;
-    panels[1].panel.rows = panels[1].next = 0;
-    panels[0].groups = panels[1].groups = is_int8(job) ? num_groups(job->size, job->group) : 1;
+    panels[1].panel.rows = 0;
+    panels[0].groups = panels[1].groups = 1;
     for (size_t pass = 0, shaped = 0; pass < passes; pass++) {
         const size_t from = row + rows * pass / passes;
         struct panel panel = {first, from, row + rows * (pass + 1) / passes - from};
+        const int tall = panel.rows > TILE_ROWS;
         if (panel.rows != shaped) shape_products(shaped = panel.rows);
         const size_t lines = pass || ahead->at == ahead->end ? 0 : STEP_BYTES / 64 / passes;
-        for (; panel.first < last; panel.first += OUTPUTS, count++)
-            panel_multipliers[panel.rows > TILE_ROWS][job->kind](job, &panel, &panels[(count + 1) % 2],
-                                                                 &panels[count % 2], ahead, lines);
+        if (grouped) group_multipliers[tall][job->kind == INT8_TO_FLOAT](job, &panel, last, ahead, lines);
+        for (; !grouped && panel.first < last; panel.first += OUTPUTS, count++)
+            panel_multipliers[tall][job->kind](job, &panel, &panels[(count + 1) % 2], &panels[count % 2], ahead, lines);
     }
     if (count) panel_multipliers[0][job->kind](job, NULL, &panels[(count + 1) % 2], NULL, ahead, 0);
 }

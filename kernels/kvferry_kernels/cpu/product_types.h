@@ -4,8 +4,19 @@
 #define KVFERRY_PRODUCT_TYPES_H
 
 #include "quantize.h"
+#include "tiles.h"
 
 #define OUTPUTS 32 /* of a tile */
+
+/* Rows of a task, enough to pay for reading a tile, few enough to share out evenly; outputs of a task of so many rows.
+ * With fewer rows a task is one tile. */
+#if HAS_TILES
+#define ROWS_AT_ONCE 128
+#define MANY_OUTPUTS 128
+#else
+#define ROWS_AT_ONCE 96
+#define MANY_OUTPUTS 64
+#endif
 
 /* Numbers of x and weight, and of out. GATED: to bfloat16, each output times the silu of the one `outputs` before it,
  * for which weight and bias have twice as many outputs. */

@@ -24,7 +24,6 @@ struct unfinished {
     _Alignas(64) sums_of_tiles more; /* of the groups before, scaled; or of what the gates are for */
     struct panel panel;
     size_t groups; /* of a row's inputs */
-    size_t next; /* the first row that isn't written */
 };
 
 /* What a panel's products are and what becomes of them: constants at every call. `tall`: rows beyond the 16th. */
@@ -36,21 +35,54 @@ INLINE const char *weights_at(const struct product *job, size_t output) {
     return (const char *)job->weight + output / OUTPUTS * tile_bytes(job);
 }
 
-/* A row's sums of one group of bytes, times its scale; `at` is the group's place among all rows'. */
-INLINE vec scaled(const struct product *job, size_t at, const void *sums) {
-    ivec sum;
-    memcpy(&sum, sums, sizeof sum);
-    return __builtin_convertvector(sum + job->rows8.corrections[at], vec) * job->rows8.scales[at];
+static const float no_sums[OUTPUTS]; /* of the groups before the first */
+
+/* Rows of an unfinished panel, one after the other. A copy of all that the loop over them needs, which stays in registers:
+ * the unit's instructions count as touching memory, so that whatever is there is read again after each of them. */
+struct writer {
+    const char *sums, *more;    /* of the next row */
+    const float *scales;        /* of the next row's last group of bytes */
+    const int32_t *corrections; /* likewise */
+    char *out;
+    size_t left; /* rows */
+    size_t groups, stride, first;
+    vec outputs[2], others[2]; /* scales of outputs of bytes; others: of what the gates are for */
+};
+
+INLINE struct writer start_writing(const struct product *job, const struct way way, const struct unfinished *done) {
+    const struct panel *panel = &done->panel;
+    const size_t number = way.out_bf16 ? 2 : 4, last_group = (panel->row + 1) * done->groups - 1;
+    struct writer writer = {
+        .sums = (const char *)done->sums, .more = (const char *)done->more,
+        .out = (char *)job->out + (panel->row * job->outputs + panel->first) * number,
+        .left = panel->rows, .groups = done->groups, .stride = job->outputs * number, .first = panel->first};
+    if (!way.bytes || !panel->rows) return writer;
+    writer.scales = job->rows8.scales + last_group;
+    writer.corrections = job->rows8.corrections + last_group;
+    UNROLL for (int c = 0; c < 2; c++) {
+        const char *scales = weights_at(job, panel->first) + job->size * OUTPUTS;
+        writer.outputs[c] = load(scales, (size_t)c * WIDTH, 0);
+        scales = way.gated ? weights_at(job, job->outputs + panel->first) + job->size * OUTPUTS : scales;
+        writer.others[c] = load(scales, (size_t)c * WIDTH, 0);
+    }
+    return writer;
 }
 
-/* A row's results, without bias, from output `at` on: one vector. */
-INLINE vec result_of(const struct product *job, const struct way way, const struct unfinished *done, const float *sums,
-                     size_t r, size_t at) {
-    if (!way.bytes) return load(sums, 0, 0);
-    /* Added whatever the number of groups is: so that it is one operation with the product, as in the other libraries. */
-    const vec before = !way.gated && done->groups > 1 ? load(done->more[r], at % OUTPUTS, 0) : all(0.0f);
-    const vec value = scaled(job, (done->panel.row + r + 1) * done->groups - 1, sums) + before;
-    return value * load(weights_at(job, at) + job->size * OUTPUTS, at % OUTPUTS, 0);
+/* Integers of one group of bytes, times the scale of their row, plus what the groups before are, added by one operation
+ * with the product as in the other libraries. */
+INLINE vec scaled(const void *sums, int32_t correction, float scale, const void *before) {
+    const __m512i sum = _mm512_add_epi32(_mm512_loadu_si512(sums), _mm512_set1_epi32(correction));
+    return (vec)_mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(scale), _mm512_loadu_ps(before));
+}
+
+/* The next row's results, without bias: one vector of them. */
+INLINE vec result_of(const struct way way, const struct writer *writer, const char *sums, int c, vec outputs) {
+    const size_t at = (size_t)c * sizeof(vec);
+    if (!way.bytes) return load(sums + at, 0, 0);
+    const char *before = !way.gated && writer->groups > 1 ? writer->more + at : (const char *)no_sums;
+    vec value = scaled(sums + at, *writer->corrections, *writer->scales, before) * outputs;
+    __asm__("" : "+v"(value)); /* rounded before a bias is added, as in the other libraries */
+    return value;
 }
 
 /* The same with its bias, rounded to bfloat16 as if it had been stored. */
@@ -60,35 +92,80 @@ INLINE vec rounded(const struct product *job, vec value, size_t at) {
 }
 
 /* Whole tiles only, and of bytes rows with one scale. */
-INLINE void write_gated(const struct product *job, const struct way way, const struct unfinished *done, size_t r) {
+INLINE void write_gated(const struct product *job, const struct way way, const struct writer *writer) {
     vec value[2];
     UNROLL for (int c = 0; c < 2; c++) {
-        const size_t at = done->panel.first + (size_t)c * WIDTH, other = job->outputs + at;
-        const vec x = rounded(job, result_of(job, way, done, done->sums[r] + c * WIDTH, r, at), at);
-        const vec y = rounded(job, result_of(job, way, done, done->more[r] + c * WIDTH, r, other), other);
+        const size_t at = writer->first + (size_t)c * WIDTH;
+        const vec x = rounded(job, result_of(way, writer, writer->sums, c, writer->outputs[c]), at);
+        const vec y = rounded(job, result_of(way, writer, writer->more, c, writer->others[c]), job->outputs + at);
         value[c] = x * sigmoid_for_bf16(x) * y;
     }
-    _mm512_storeu_si512((uint16_t *)job->out + (done->panel.row + r) * job->outputs + done->panel.first,
-                        (__m512i)_mm512_cvtne2ps_pbh((__m512)value[1], (__m512)value[0]));
+    _mm512_storeu_si512(writer->out, (__m512i)_mm512_cvtne2ps_pbh((__m512)value[1], (__m512)value[0]));
 }
 
-INLINE void write_plain(const struct product *job, const struct way way, const struct unfinished *done, size_t r) {
-    const size_t end = job->outputs, bias_bf16 = !way.bytes || way.out_bf16;
-    char *out = (char *)job->out + (done->panel.row + r) * end * (way.out_bf16 ? 2 : 4);
+INLINE void write_plain(const struct product *job, const struct way way, const struct writer *writer) {
+    const size_t bias_bf16 = !way.bytes || way.out_bf16;
     vec value[2];
-    UNROLL for (int c = 0; c < 2; c++)
-        value[c] = result_of(job, way, done, done->sums[r] + c * WIDTH, r, done->panel.first + (size_t)c * WIDTH);
-    if (!way.bytes && way.out_bf16 && !job->bias && done->panel.first + OUTPUTS <= end) {
+    UNROLL for (int c = 0; c < 2; c++) value[c] = result_of(way, writer, writer->sums, c, writer->outputs[c]);
+    if (way.out_bf16 && !job->bias && writer->first + OUTPUTS <= job->outputs) {
         /* what is too small for a normal number becomes 0, as it does in the unit */
-        _mm512_storeu_si512((uint16_t *)out + done->panel.first,
-                            (__m512i)_mm512_cvtne2ps_pbh((__m512)value[1], (__m512)value[0]));
+        _mm512_storeu_si512(writer->out, (__m512i)_mm512_cvtne2ps_pbh((__m512)value[1], (__m512)value[0]));
         return;
     }
+    const size_t end = job->outputs - writer->first;
     UNROLL for (int c = 0; c < 2; c++) {
-        const size_t at = done->panel.first + (size_t)c * WIDTH;
-        if (at >= end) return;
-        if (job->bias) value[c] += bias_bf16 ? load_upto(job->bias, at, end, 1) : load_upto(job->bias, at, end, 0);
-        store_upto(out, at, end, value[c], way.out_bf16);
+        const size_t i = (size_t)c * WIDTH, at = writer->first + i;
+        if (i >= end) return;
+        if (job->bias)
+            value[c] += bias_bf16 ? load_upto(job->bias, at, job->outputs, 1) : load_upto(job->bias, at, job->outputs, 0);
+        store_upto(writer->out, i, end, value[c], way.out_bf16);
+    }
+}
+
+/* Up to `count` rows more. */
+INLINE void write_rows(const struct product *job, const struct way way, struct writer *writer, size_t count) {
+    for (size_t n = at_most(count, writer->left); n; n--) {
+        if (way.gated)
+            write_gated(job, way, writer);
+        else
+            write_plain(job, way, writer);
+        writer->sums += sizeof(float[OUTPUTS]);
+        writer->more += sizeof(float[OUTPUTS]);
+        writer->out += writer->stride;
+        writer->scales += writer->groups;
+        writer->corrections += writer->groups;
+        writer->left--;
+    }
+}
+
+/* Sums of one group of bytes, to be scaled and added to those of the groups before, beside the next group's products. */
+struct adder {
+    const int32_t (*sums)[OUTPUTS];
+    float (*total)[OUTPUTS];
+    const float *before; /* the first row of the groups before, and how far on the next is */
+    size_t stride;
+    const float *scales;
+    const int32_t *corrections;
+    size_t rows, groups;
+};
+
+INLINE struct adder start_adding(const struct product *job, const struct panel *panel, size_t group, size_t groups,
+                                 const int32_t (*sums)[OUTPUTS], sums_of_tiles total) {
+    const size_t at = panel->row * groups + group;
+    return (struct adder){sums, total, group ? total[0] : no_sums, group ? OUTPUTS : 0, job->rows8.scales + at,
+                          job->rows8.corrections + at, panel->rows, groups};
+}
+
+/* Rows `first` to `end`, as far as there are. */
+INLINE void add_rows(const struct adder *adder, size_t first, size_t end) {
+    end = at_most(end, adder->rows);
+    for (size_t r = first; r < end; r++) {
+        const int32_t *sums = adder->sums[r], correction = adder->corrections[r * adder->groups];
+        const float *before = adder->before + r * adder->stride, scale = adder->scales[r * adder->groups];
+        const vec low = scaled(sums, correction, scale, before);
+        const vec high = scaled(sums + WIDTH, correction, scale, before + WIDTH);
+        store(adder->total[r], 0, low, 0);
+        store(adder->total[r], WIDTH, high, 0);
     }
 }
 
@@ -97,17 +174,6 @@ INLINE void fetch_results(const struct product *job, const struct way way, const
     const size_t bytes = way.out_bf16 ? 2 : 4;
     const char *out = (const char *)job->out + (panel->row * job->outputs + panel->first) * bytes;
     for (size_t r = 0; r < panel->rows; r++) __builtin_prefetch(out + r * job->outputs * bytes, 1, 3);
-}
-
-/* Up to `count` rows more. */
-INLINE void write_rows(const struct product *job, const struct way way, struct unfinished *done, size_t count) {
-    const size_t end = at_most(done->next + count, done->panel.rows);
-    for (; done->next < end; done->next++) {
-        if (way.gated)
-            write_gated(job, way, done, done->next);
-        else
-            write_plain(job, way, done, done->next);
-    }
 }
 
 #endif

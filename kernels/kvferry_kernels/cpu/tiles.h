@@ -38,6 +38,9 @@ INLINE void leave_tiles(void) { __asm__ volatile("tilerelease" ::: "memory"); }
 #define ZERO_TILE(tile) __asm__ volatile("tilezero %%tmm" #tile ::: "memory")
 #define LOAD_TILE(tile, at, stride) \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"((const void *)(at)), "r"((size_t)(stride)) : "memory")
+/* The same for what comes by once: it doesn't take the place of others in the nearest cache. */
+#define PASS_TILE(tile, at, stride) \
+    __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #tile ::"r"((const void *)(at)), "r"((size_t)(stride)) : "memory")
 #define STORE_TILE(tile, at, stride) \
     __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"((void *)(at)), "r"((size_t)(stride)) : "memory")
 /* sum += x . weights, of pairs of bfloat16 in float */

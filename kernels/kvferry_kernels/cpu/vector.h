@@ -261,16 +261,16 @@ INLINE vec exp_below_0(vec x) {
 }
 
 #if defined(__AVX512F__)
-/* 2^x to 2^-18 of itself, for numbers that are rounded to bfloat16 afterwards; 0 where `kept` has no bit.
- * x = n + r with n whole and |r| <= 1/2; 2^r by the polynomial that meets it at Chebyshev's five points. */
-INLINE __m512 exp2_for_bf16(__m512 x, __mmask16 kept) {
-    const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m512 r = _mm512_sub_ps(x, n);
-    __m512 series = _mm512_fmadd_ps(r, _mm512_set1_ps(0.00966637f), _mm512_set1_ps(0.05592198f));
-    series = _mm512_fmadd_ps(series, r, _mm512_set1_ps(0.24022349f));
-    series = _mm512_fmadd_ps(series, r, _mm512_set1_ps(0.69312105f));
+/* 2^x to 2^-18 of itself, for numbers that are rounded to bfloat16 afterwards; 0 below -126, NaN for NaN.
+ * x = n + r with n whole and 0 <= r < 1; 2^r by the polynomial nearest to it that is 1 at 0. */
+INLINE __m512 exp2_for_bf16(__m512 x) {
+    const __mmask16 kept = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ); /* what is less takes 80 cycles */
+    const __m512 r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    __m512 series = _mm512_fmadd_ps(r, _mm512_set1_ps(0.013426684f), _mm512_set1_ps(0.052242473f));
+    series = _mm512_fmadd_ps(series, r, _mm512_set1_ps(0.2412802f));
+    series = _mm512_fmadd_ps(series, r, _mm512_set1_ps(0.69304484f));
     series = _mm512_fmadd_ps(series, r, _mm512_set1_ps(1.0f));
-    return _mm512_maskz_scalef_ps(kept, series, n);
+    return _mm512_maskz_scalef_ps(kept, series, x); /* takes n of x by itself */
 }
 #endif
 
@@ -279,7 +279,7 @@ INLINE vec sigmoid_for_bf16(vec x) {
 #if defined(__AVX512F__)
     const __m512 least = _mm512_set1_ps(-126.0f), most = _mm512_set1_ps(126.0f); /* in these places a NaN stays one */
     const __m512 power = _mm512_max_ps(least, _mm512_min_ps(most, (__m512)(x * -1.44269504f)));
-    return 1.0f / (1.0f + (vec)exp2_for_bf16(power, 0xffff));
+    return 1.0f / (1.0f + (vec)exp2_for_bf16(power));
 #else
     return 1.0f / (1.0f + exp_of(-x));
 #endif
