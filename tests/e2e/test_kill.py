@@ -84,6 +84,8 @@ def test_a_prefill_worker_killed_in_each_state_changes_no_token(pair: Up, state:
         try:
             if state in ("offered", "complete"):
                 decoders.stop()
+            if state == "complete":
+                engine.stop()
             asked = pool.submit(stream, pair, body)
             if state == "complete":
                 until_sent(pair, victim, decoders, engine)
@@ -102,9 +104,11 @@ def test_a_prefill_worker_killed_in_each_state_changes_no_token(pair: Up, state:
 
 
 def until_sent(up: Up, victim: str, decoders: Stopped, engine: Stopped) -> None:
-    """All pieces have left the prefill worker, and the decode workers, stopped, have confirmed none."""
+    """All pieces have left the prefill worker, and the decode workers, stopped, have confirmed none.
+
+    All of them and the worker's engine are stopped before, or it might have computed all and send as soon as it may.
+    """
     until(lambda: states(up, "prefill").get(victim) == "offered", 4, "offered")
-    engine.stop()
     decoders.go_on()
     until(lambda: "granted" in states(up, "decode").values(), 4, "granted")
     decoders.stop()

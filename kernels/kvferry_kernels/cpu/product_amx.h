@@ -226,7 +226,7 @@ static void multiply_by_tiles(const struct product *job, size_t first, size_t la
     const int grouped = is_int8(job) && job->group < job->size;
     struct unfinished panels[2];
     size_t count = 0;
-    panels[1].panel.rows = 0;
+    panels[1].panel = (struct panel){0};
     panels[0].groups = panels[1].groups = 1;
     for (size_t pass = 0, shaped = 0; pass < passes; pass++) {
         const size_t from = row + rows * pass / passes;
