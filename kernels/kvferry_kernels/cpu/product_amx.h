@@ -109,7 +109,7 @@ INLINE void multiply_panel(const struct product *job, const struct way way, cons
     const size_t steps = (row_bytes + TILE_BYTES - 1) / TILE_BYTES * (way.gated ? 2 : 1);
     const char *weight = weights_at(job, panel->first);
     const size_t each = (ROWS_OF_TILES + steps - 1) / steps;
-    struct writer writer = start_writing(job, way, before);
+    struct writer writer = start_writing(job, way, before, 1);
     now->panel = *panel;
     fetch_results(job, way, panel);
     if (way.gated) {
@@ -124,7 +124,7 @@ INLINE void multiply_panel(const struct product *job, const struct way way, cons
 }
 
 INLINE void write_panel(const struct product *job, const struct way way, const struct unfinished *done) {
-    struct writer writer = start_writing(job, way, done);
+    struct writer writer = start_writing(job, way, done, 1);
     write_rows(job, way, &writer, ROWS_OF_TILES);
 }
 
@@ -136,7 +136,7 @@ INLINE void multiply_groups(const struct product *job, const struct way way, con
     const size_t groups = num_groups(job->size, job->group), tiles = (last - panel->first + OUTPUTS - 1) / OUTPUTS;
     const size_t each = (ROWS_OF_TILES * TILE_BYTES + job->group - 1) / job->group;
     struct unfinished done[MANY_OUTPUTS / OUTPUTS];
-    _Alignas(64) int32_t sums[2][ROWS_OF_TILES][OUTPUTS];
+    _Alignas(64) int32_t sums[ROWS_OF_TILES][OUTPUTS];
     struct adder adder = {.rows = 0};
     struct writer writer = {.left = 0};
     for (size_t group = 0; group < groups; group++)
@@ -155,13 +155,12 @@ INLINE void multiply_groups(const struct product *job, const struct way way, con
             write_rows(job, way, &writer, ROWS_OF_TILES);
             adder.rows = 0;
             if (group + 1 < groups) {
-                store_sums(sums[tile % 2], way.tall);
-                adder = start_adding(job, panel, group, groups, sums[tile % 2], done[tile].more);
+                store_sums(sums, way.tall);
+                adder = start_adding(job, panel, group, groups, sums, done[tile].more);
             } else {
                 store_sums(done[tile].sums, way.tall);
                 done[tile].panel = (struct panel){first, panel->row, panel->rows};
-                done[tile].groups = groups;
-                writer = start_writing(job, way, &done[tile]);
+                writer = start_writing(job, way, &done[tile], groups);
             }
         }
     write_rows(job, way, &writer, ROWS_OF_TILES);
@@ -227,7 +226,6 @@ static void multiply_by_tiles(const struct product *job, size_t first, size_t la
     struct unfinished panels[2];
     size_t count = 0;
     panels[1].panel = (struct panel){0};
-    panels[0].groups = panels[1].groups = 1;
     for (size_t pass = 0, shaped = 0; pass < passes; pass++) {
         const size_t from = row + rows * pass / passes;
         struct panel panel = {first, from, row + rows * (pass + 1) / passes - from};

@@ -23,7 +23,6 @@ struct unfinished {
     _Alignas(64) sums_of_tiles sums; /* or integers; with bytes those of the last group */
     _Alignas(64) sums_of_tiles more; /* of the groups before, scaled; or of what the gates are for */
     struct panel panel;
-    size_t groups; /* of a row's inputs */
 };
 
 /* What a panel's products are and what becomes of them: constants at every call. `tall`: rows beyond the 16th. */
@@ -49,13 +48,15 @@ struct writer {
     vec outputs[2], others[2]; /* scales of outputs of bytes; others: of what the gates are for */
 };
 
-INLINE struct writer start_writing(const struct product *job, const struct way way, const struct unfinished *done) {
+/* `groups` of a row's inputs, whose last one's sums are the panel's. */
+INLINE struct writer start_writing(const struct product *job, const struct way way, const struct unfinished *done,
+                                   size_t groups) {
     const struct panel *panel = &done->panel;
-    const size_t number = way.out_bf16 ? 2 : 4, last_group = (panel->row + 1) * done->groups - 1;
+    const size_t number = way.out_bf16 ? 2 : 4, last_group = (panel->row + 1) * groups - 1;
     struct writer writer = {
         .sums = (const char *)done->sums, .more = (const char *)done->more,
         .out = (char *)job->out + (panel->row * job->outputs + panel->first) * number,
-        .left = panel->rows, .groups = done->groups, .stride = job->outputs * number, .first = panel->first};
+        .left = panel->rows, .groups = groups, .stride = job->outputs * number, .first = panel->first};
     if (!way.bytes || !panel->rows) return writer;
     writer.scales = job->rows8.scales + last_group;
     writer.corrections = job->rows8.corrections + last_group;
